@@ -8,14 +8,18 @@ use crate::decisions::Asked;
 use crate::errors::ApiError;
 use crate::pending::{Outcome, Reply, Way};
 use crate::traces::{Ended, Trace};
+use crate::trials::{self, Seen};
 use crate::view::{TaskView, VariantView};
 use modelless_decision::admission::Admitted;
 use modelless_decision::query::Class;
-use modelless_decision::route::Event;
-use modelless_decision::{Query, admission};
+use modelless_decision::route::{Event, Snapshot};
+use modelless_decision::trial::Arm;
+use modelless_decision::{Query, admission, trial};
 use modelless_store::UnixMicros;
 use modelless_telemetry::{Got, Ran, Took, Wanted};
-use modelless_types::{Bytes, CostPer1k, Goals, Micros, Prefer, QueryKey, QueryNumber, Refusal, Time};
+use modelless_types::{
+    Bytes, CostPer1k, Goals, Micros, Prefer, QueryKey, QueryNumber, Refusal, Time, TrialId,
+};
 use modelless_wire::{Answer, Input, Reason};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -65,6 +69,8 @@ pub(crate) struct Answered {
     pub(crate) total: Micros,
     /// How old it is, if it was given before.
     pub(crate) cached: Option<Micros>,
+    /// It counts for a trial, when this is dropped.
+    pub(crate) seen: Option<Seen>,
 }
 
 impl Answered {
@@ -122,7 +128,7 @@ impl Drop for Guard<'_> {
 enum Entered {
     /// It was answered before.
     Known(Micros, Arc<Entry>),
-    Waits(Micros, Class),
+    Waits(Micros, Class, Option<Seen>),
     Refused(Refusal),
 }
 
@@ -179,8 +185,10 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
     let number = core.number(key);
     let (task, arrived, trace) = (ask.task, ask.arrived, ask.manner.trace.as_ref());
     let caller = ask.caller;
-    let mut ending = Ending { core, number, key, asked, task, arrived, trace, caller, way, told: false };
-    let result = answered(core, key, ask, &mut ending.way).await;
+    let drawn = None;
+    let mut ending =
+        Ending { core, number, key, asked, task, arrived, trace, caller, way, drawn, told: false };
+    let result = answered(core, key, ask, (&mut ending.way, &mut ending.drawn)).await;
     let result = result.map_err(|error| ApiError { query: Some(number), ..error });
     ending.tell(&result);
     result
@@ -197,15 +205,17 @@ struct Ending<'a> {
     trace: Option<&'a Trace>,
     caller: &'a Caller,
     way: Way,
+    /// For which trial it was drawn.
+    drawn: Option<TrialId>,
     told: bool,
 }
 
 impl Ending<'_> {
     fn tell(&mut self, result: &Result<Answered, ApiError>) {
-        let Self { core, number, key, asked, task, arrived, trace, caller, way, told } = self;
+        let Self { core, number, key, asked, task, arrived, trace, caller, way, drawn, told } = self;
         *told = true;
-        log(core, (*number, *trace), (task, caller), result);
-        core.decisions.tell((*number, *key, *arrived), caller, asked, result);
+        log(core, (*number, *trace, *drawn), (task, caller), result);
+        core.decisions.tell((*number, *key, *arrived), *drawn, caller, asked, result);
         if let (Some(traces), Some(trace)) = (&core.traces, *trace) {
             let now = core.driver.clock().now();
             traces.tell(
@@ -230,7 +240,7 @@ impl Drop for Ending<'_> {
 /// One line for each query, where somebody wants them: `MODELLESS_LOG=warn,modelless_gateway::queries=debug`.
 fn log(
     core: &Core,
-    (query, trace): (QueryNumber, Option<&Trace>),
+    (query, trace, drawn): (QueryNumber, Option<&Trace>, Option<TrialId>),
     (task, caller): (&TaskView, &Caller),
     result: &Result<Answered, ApiError>,
 ) {
@@ -238,24 +248,29 @@ fn log(
         return;
     }
     let (task_name, trace) = (&task.task.name, trace.map(Trace::id).map(tracing::field::display));
-    let (tenant, app) = (&caller.names.tenant, &caller.names.app);
+    let (tenant, app, trial) = (&caller.names.tenant, &caller.names.app, drawn.map(tracing::field::display));
     match result {
-        Ok(Answered { answer, node, predicted, queued, total, cached, key: _ }) => {
+        Ok(Answered { answer, node, predicted, queued, total, cached, key: _, seen: _ }) => {
             let variant = task.variant(answer.variant).map_or("", |variant| variant.variant.name.as_str());
             tracing::debug!(
-                target: QUERIES, %query, trace, tenant, app, task = task_name, variant, node = node.and_then(|node| core.node_name(node)),
+                target: QUERIES, %query, trace, tenant, app, task = task_name, trial, variant, node = node.and_then(|node| core.node_name(node)),
                 cached = cached.is_some(), batch = answer.batch, queue_us = queued.0, run_us = answer.run.0, predicted_us = predicted.0,
                 total_us = total.0, "answered"
             );
         }
         Err(ApiError { status, reason, message, .. }) => {
             let status = status.as_u16();
-            tracing::debug!(target: QUERIES, %query, trace, tenant, app, task = task_name, status, reason, why = message, "refused");
+            tracing::debug!(target: QUERIES, %query, trace, tenant, app, task = task_name, trial, status, reason, why = message, "refused");
         }
     }
 }
 
-async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Result<Answered, ApiError> {
+async fn answered(
+    core: &Core,
+    key: QueryKey,
+    ask: Ask<'_>,
+    (way, drawn): (&mut Way, &mut Option<TrialId>),
+) -> Result<Answered, ApiError> {
     let Ask {
         task,
         mut goals,
@@ -303,7 +318,7 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
     let mut entered = Entered::Refused(Refusal::Draining);
     core.driver.feed_with(
         |router, now| {
-            let admitted = match admission::admit(router.snapshot(), task.task.id, &goals) {
+            let (admitted, arm) = match admit(core, task, router.snapshot(), &goals, key) {
                 Ok(admitted) => admitted,
                 Err(refusal) => {
                     router.turned_away(now, key, &refusal);
@@ -347,13 +362,14 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
                 entered = Entered::Refused(Refusal::QueueFull { limit });
                 return None;
             }
-            entered = Entered::Waits(admitted.latency, admitted.class);
+            let seen = arm.zip(task.trial.as_ref()).map(|(arm, running)| running.takes(arm, now));
+            entered = Entered::Waits(admitted.latency, admitted.class, seen);
             Some((Event::Arrive(query), ()))
         },
         core,
     );
-    let (latency, class) = match entered {
-        Entered::Waits(latency, class) => (latency, class),
+    let (latency, class, mut seen) = match entered {
+        Entered::Waits(latency, class, seen) => (latency, class, seen),
         Entered::Known(latency, entry) => {
             counted.wanted.latency = Some(latency);
             task.metrics.admitted(decoded);
@@ -361,6 +377,10 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
         }
         Entered::Refused(refusal) => return Err(counted.refusal(refusal)),
     };
+    *drawn = seen.as_ref().and_then(Seen::drawn).map(|running| running.on.id);
+    if seen.is_none() && goals.model.is_none() && goals.variant.is_none() {
+        task.trial.iter().for_each(|running| running.wake(core, task, arrived));
+    }
     if lookup.is_some() {
         task.metrics.cached(false);
     }
@@ -373,7 +393,8 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
     drop(guard);
     account.ended(&reply);
     *way = std::mem::take(&mut reply.way);
-    let settled =
+    let unanswered = trials::unanswered(&reply.outcome);
+    let mut settled =
         settle(core, &counted, key, (reply, way), &Times { arrived, reading, looked, alone: !with_others });
     if let Ok(Answered { answer, total, .. }) = &settled {
         let device = Micros(answer.run.0 / u64::from(answer.batch.max(1)));
@@ -383,14 +404,36 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
         if in_time {
             core.demand.answered_in_time(class);
         }
-        if let Some(lookup) = &lookup {
+        // What a version on trial answers is given again to nobody: those who are not drawn do not take it.
+        if let Some(lookup) = lookup.as_ref().filter(|_| drawn.is_none()) {
             if let Some(variant) = task.variant(answer.variant) {
                 variant.served.missed(looked);
             }
             core.cache.keep(lookup, task, answer, core.driver.clock().now(), unix_now());
         }
     }
+    if let Some(seen) = &mut seen {
+        let total = settled.as_ref().ok().map(|answered| answered.total);
+        seen.ended(total.map_or(unanswered, |total| Some(trials::answered(total, latency))));
+    }
+    if let Ok(answered) = &mut settled {
+        answered.seen = seen;
+    }
     settled
+}
+
+/// Who may answer, and whose it is of the two that a trial compares.
+fn admit(
+    core: &Core,
+    task: &TaskView,
+    snapshot: &Snapshot,
+    goals: &Goals,
+    key: QueryKey,
+) -> Result<(Admitted, Option<Arm>), Refusal> {
+    match &task.trial {
+        Some(running) => trial::admit(snapshot, task.task.id, goals, (&running.on, core.number(key))),
+        None => admission::admit(snapshot, task.task.id, goals).map(|admitted| (admitted, None)),
+    }
 }
 
 /// Whether an answer that was given before answers this query: its variant must be one that may, and the most accurate of those where
@@ -436,7 +479,7 @@ fn again(core: &Core, counted: &Counted<'_>, key: QueryKey, entry: &Entry, arriv
     };
     let (predicted, queued) = (Micros::ZERO, Micros::ZERO);
     let cached = Some(entry.age(unix_now()));
-    Answered { key, answer: Box::new(answer), node: None, predicted, queued, total, cached }
+    Answered { key, answer: Box::new(answer), node: None, predicted, queued, total, cached, seen: None }
 }
 
 fn unix_now() -> u64 {
@@ -493,7 +536,7 @@ fn settle(
             }
             let predicted = way.sent.map_or(Micros::ZERO, |sent| (sent.at - arrived) + sent.expected);
             let node = way.sent.map(|sent| sent.node);
-            let answered = Answered { key, answer, node, predicted, queued, total, cached: None };
+            let answered = Answered { key, answer, node, predicted, queued, total, cached: None, seen: None };
             if let Some(variant) = variant {
                 variant.served.ran(&answered.took());
             }

@@ -54,6 +54,8 @@ pub struct Config {
     pub best_effort_ms: u64,
     /// For how long after an answer feedback on it is taken.
     pub feedback_within_s: u64,
+    /// Of each of the two that a trial compares one query in so long is compared: what troubles many at once counts once.
+    pub trial_beat_ms: u64,
     /// Bounds on what waits.
     pub waiting: Limits,
     /// Breaks ties between equal nodes; different in every gateway unless set.
@@ -84,6 +86,7 @@ impl Default for Config {
             drain_timeout_ms: 10_000,
             best_effort_ms: 30_000,
             feedback_within_s: 24 * 3_600,
+            trial_beat_ms: 1_000,
             waiting: Limits::default(),
             seed: None,
         }
@@ -103,6 +106,7 @@ impl Config {
             ("header_timeout_ms", self.header_timeout_ms),
             ("idle_timeout_ms", self.idle_timeout_ms),
             ("body_timeout_ms", self.body_timeout_ms),
+            ("trial_beat_ms", self.trial_beat_ms),
             ("waiting.waiting", u64::from(self.waiting.waiting)),
             ("waiting.classes", u64::from(self.waiting.classes)),
         ];

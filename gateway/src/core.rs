@@ -18,6 +18,7 @@ use crate::outlook::Outlook;
 use crate::pending::{Outcome, Pending, Sent, Told};
 use crate::regions::Regions;
 use crate::traces::{Door, Traces};
+use crate::trials::Trials;
 use crate::view::{View, Views};
 use arc_swap::ArcSwap;
 use http::{HeaderMap, HeaderValue};
@@ -132,6 +133,8 @@ pub(crate) struct Core {
     pub(crate) jobs: Jobs,
     /// Where a collector wants to hear of queries.
     pub(crate) traces: Option<Traces>,
+    /// Versions that are tried.
+    pub(crate) trials: Trials,
     /// Who else is there.
     pub(crate) members: Mutex<Members>,
     /// What is asked of all gateways, as a scheduler would count it.
@@ -150,6 +153,7 @@ impl Core {
     ) -> Self {
         let demand = Demands::new(driver.clock().now());
         let pending = Pending::new(config.max_connections, config.waiting.waiting);
+        let trials = Trials::new(Micros::from_millis(config.trial_beat_ms));
         Self {
             config,
             driver,
@@ -182,6 +186,7 @@ impl Core {
             cache,
             jobs: Jobs::default(),
             traces: None,
+            trials,
             members: Mutex::default(),
             outlook: Mutex::default(),
         }

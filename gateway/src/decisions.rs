@@ -7,7 +7,7 @@ use crate::errors::ApiError;
 use crate::past::Past;
 use modelless_store::UnixMicros;
 use modelless_types::{
-    Accuracy, CostPer1k, Goals, Micros, NodeId, QueryKey, QueryNumber, TaskId, Time, VariantId,
+    Accuracy, CostPer1k, Goals, Micros, NodeId, QueryKey, QueryNumber, TaskId, Time, TrialId, VariantId,
 };
 use modelless_wire::Reason;
 use std::sync::Arc;
@@ -67,6 +67,8 @@ pub(crate) struct Decision {
     pub(crate) caller: Caller,
     pub(crate) asked: Asked,
     pub(crate) came: Came,
+    /// The trial that it was drawn for, so that the version on trial had it.
+    pub(crate) trial: Option<TrialId>,
 }
 
 /// Where queries are told of, and where those who watch hear of them.
@@ -87,32 +89,36 @@ impl Decisions {
     pub(crate) fn tell(
         &self,
         (query, key, arrived): (QueryNumber, QueryKey, Time),
+        trial: Option<TrialId>,
         caller: &Caller,
         asked: &Asked,
         result: &Result<Answered, ApiError>,
     ) {
         let came = match result {
-            Ok(Answered { answer, node, predicted, queued, total, cached, key: _ }) => Came::Answered {
-                variant: answer.variant,
-                node: *node,
-                batch: answer.batch,
-                why: answer.why,
-                predicted: *predicted,
-                queued: *queued,
-                queued_at_node: answer.queued,
-                decode: answer.decode,
-                prepare: answer.prepare,
-                predicted_run: answer.predicted_run,
-                run: answer.run,
-                at_node: answer.at_node,
-                total: *total,
-                cost: answer.cost,
-                again: cached.is_some(),
-            },
+            Ok(Answered { answer, node, predicted, queued, total, cached, key: _, seen: _ }) => {
+                Came::Answered {
+                    variant: answer.variant,
+                    node: *node,
+                    batch: answer.batch,
+                    why: answer.why,
+                    predicted: *predicted,
+                    queued: *queued,
+                    queued_at_node: answer.queued,
+                    decode: answer.decode,
+                    prepare: answer.prepare,
+                    predicted_run: answer.predicted_run,
+                    run: answer.run,
+                    at_node: answer.at_node,
+                    total: *total,
+                    cost: answer.cost,
+                    again: cached.is_some(),
+                }
+            }
             Err(error) => Came::Refused(error.reason),
         };
         let at = UnixMicros::of(SystemTime::now());
-        let decision = Decision { at, query, key, arrived, caller: caller.clone(), asked: *asked, came };
+        let decision =
+            Decision { at, query, key, arrived, caller: caller.clone(), asked: *asked, came, trial };
         if self.watching.load(Ordering::Relaxed) > 0 {
             let _whoever_watched_may_be_gone = self.told.send(decision.clone());
         }

@@ -7,11 +7,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::{HeaderName, HeaderValue};
+use modelless_decision::trial::Arm;
 use modelless_types::{QueryNumber, VariantId};
 use sha2::Sha256;
 use std::fmt;
 
 const VERSION: u8 = 2;
+/// Of the byte with the version, where the arm stands.
+const ARMS: u8 = 0xc0;
 const PAYLOAD: usize = 1 + 4 + 8 + 8 + 2;
 const TAG: usize = 16;
 /// 39 bytes in base64.
@@ -34,6 +37,8 @@ pub struct QueryId {
     pub at_unix_us: u64,
     /// Tells apart what one gateway answered in the same microsecond.
     pub number: u64,
+    /// Whose it was, of the two that were compared in a trial.
+    pub arm: Option<Arm>,
     /// With which label, by its position in the task's: the best, where the answer has several.
     pub label: Option<u16>,
 }
@@ -64,6 +69,14 @@ pub(crate) fn number_header(number: QueryNumber) -> HeaderValue {
     HeaderValue::from_bytes(&digits).unwrap_or(HeaderValue::from_static("0"))
 }
 
+const fn arm_bits(arm: Option<Arm>) -> u8 {
+    match arm {
+        None => 0,
+        Some(Arm::Candidate) => 0x40,
+        Some(Arm::Other) => 0x80,
+    }
+}
+
 /// Gives out and checks the names of queries.
 #[derive(Clone)]
 pub struct QueryIds {
@@ -80,7 +93,7 @@ impl QueryIds {
     /// The name of a query that was answered.
     pub fn issue(&self, id: QueryId) -> String {
         let mut bytes = [0; PAYLOAD + TAG];
-        bytes[0] = VERSION;
+        bytes[0] = VERSION | arm_bits(id.arm);
         bytes[1..5].copy_from_slice(&id.variant.0.to_le_bytes());
         bytes[5..13].copy_from_slice(&id.at_unix_us.to_le_bytes());
         bytes[13..21].copy_from_slice(&id.number.to_le_bytes());
@@ -100,7 +113,8 @@ impl QueryIds {
         // In constant time, so that a signature cannot be found byte by byte.
         let mac = self.mac.clone().chain_update(payload);
         mac.verify_truncated_left(tag).map_err(|_| BadQueryId::Forged)?;
-        if payload[0] != VERSION || tag.len() != TAG {
+        let arm = payload[0] & ARMS;
+        if payload[0] & !ARMS != VERSION || tag.len() != TAG {
             return Err(BadQueryId::Malformed);
         }
         let number = |at: usize| payload[at..at + 8].try_into().map(u64::from_le_bytes);
@@ -111,7 +125,9 @@ impl QueryIds {
             return Err(BadQueryId::Malformed);
         };
         let label = (label != NO_LABEL).then_some(label);
-        Ok(QueryId { variant: VariantId(variant), at_unix_us, number, label })
+        let arm =
+            [Some(Arm::Candidate), Some(Arm::Other)].into_iter().find(|of| arm_bits(*of) == arm).flatten();
+        Ok(QueryId { variant: VariantId(variant), at_unix_us, number, arm, label })
     }
 }
 
@@ -125,8 +141,13 @@ impl fmt::Debug for QueryIds {
 mod tests {
     use super::*;
 
-    const ID: QueryId =
-        QueryId { variant: VariantId(7), at_unix_us: 1_790_000_000_000_000, number: 42, label: Some(3) };
+    const ID: QueryId = QueryId {
+        variant: VariantId(7),
+        at_unix_us: 1_790_000_000_000_000,
+        number: 42,
+        arm: None,
+        label: Some(3),
+    };
 
     #[test]
     fn says_again_what_it_was_given() {

@@ -51,6 +51,7 @@ mod table;
 mod tls;
 mod told;
 mod traces;
+mod trials;
 mod update;
 mod view;
 mod whole;

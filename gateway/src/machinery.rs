@@ -33,6 +33,7 @@ const PRICE_MAX: PricePerHour = PricePerHour(1_000_000_000_000);
 pub(crate) struct Pools {
     budget: Option<PricePerHour>,
     busy: f64,
+    #[expect(clippy::struct_field_names, reason = "as it is written")]
     pools: Vec<PoolSetting>,
 }
 
@@ -103,18 +104,15 @@ pub(crate) async fn told(app: &App, supposed: Option<&Pools>) -> Result<Option<T
     let said: Vec<Said> = stand.iter().filter_map(read).collect();
     let strain = said.iter().map(|said| said.strain).fold(1.0, f64::max);
     let usd = |usd: f64| PricePerHour::parse_usd(&format!("{usd}"));
-    let (settings, budget, busy, listed) = match supposed {
-        Some(Pools { budget, busy, pools }) => {
-            let all = pools.iter().map(|pool| pool.rules.name.clone()).collect();
-            (pools.clone(), *budget, *busy, all)
-        }
-        None => {
-            let Some(first) = said.first() else { return Ok(None) };
-            let (budget, busy) = (first.budget_usd_per_hour.and_then(usd), first.busy);
-            let listed = said.iter().filter(|said| said.listed).map(|said| said.setting.rules.name.clone());
-            let listed = listed.collect();
-            (said.into_iter().map(|said| said.setting).collect(), budget, busy, listed)
-        }
+    let (settings, budget, busy, listed) = if let Some(Pools { budget, busy, pools }) = supposed {
+        let all = pools.iter().map(|pool| pool.rules.name.clone()).collect();
+        (pools.clone(), *budget, *busy, all)
+    } else {
+        let Some(first) = said.first() else { return Ok(None) };
+        let (budget, busy) = (first.budget_usd_per_hour.and_then(usd), first.busy);
+        let listed = said.iter().filter(|said| said.listed).map(|said| said.setting.rules.name.clone());
+        let listed = listed.collect();
+        (said.into_iter().map(|said| said.setting).collect(), budget, busy, listed)
     };
     Ok(Some(Told {
         settings,

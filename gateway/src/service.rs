@@ -25,7 +25,7 @@ use crate::view::{TasksOf, Views};
 use bytes::Bytes as Buffer;
 use modelless_decision::route::Router;
 use modelless_drive::{Clock, Driver, Recorder};
-use modelless_live::{Live, Member, Role};
+use modelless_live::{Live, Member, Role, Tried};
 use modelless_store::{Artefacts, Deed, Store};
 use modelless_telemetry::Metrics;
 use modelless_types::Bytes;
@@ -328,6 +328,11 @@ impl Handle {
     /// When each task was asked for last here.
     pub fn asked(&self) -> AskedTold {
         self.core.demand.asked(self.core.driver.clock().now())
+    }
+
+    /// What was counted of trials that run, up to a bound.
+    pub fn trials(&self) -> Vec<Tried> {
+        self.core.trials.told()
     }
 
     /// Follows whether the gateway is ready.

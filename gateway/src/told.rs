@@ -40,6 +40,9 @@ pub(crate) fn tell(
     headers.reserve(20);
     one(core, view, task, slowest, headers);
     given_before(task, parts, headers);
+    if let Some(running) = parts.iter().find_map(|part| part.seen.as_ref()?.drawn()) {
+        headers.insert(name("modelless-trial"), running.header.clone());
+    }
     if parts.len() > 1 {
         names(task, parts, headers);
     }
@@ -57,7 +60,7 @@ pub(crate) fn tell(
 }
 
 fn one(core: &Core, view: &View, task: &TaskView, answered: &Answered, headers: &mut HeaderMap) {
-    let Answered { key, answer, node, predicted, queued, total, cached } = answered;
+    let Answered { key, answer, node, predicted, queued, total, cached, seen: _ } = answered;
     headers.insert(NUMBER, number_header(core.number(*key)));
     if let Some(variant) = task.variant(answer.variant) {
         headers.insert(name("modelless-model"), variant.model_header.clone());
@@ -143,6 +146,7 @@ fn query_id(core: &Core, task: &TaskView, part: &Answered) -> String {
         variant: part.answer.variant,
         at_unix_us: UnixMicros::of(SystemTime::now()).0,
         number: core.number(part.key).0,
+        arm: part.seen.as_ref().map(|seen| seen.arm),
     })
 }
 

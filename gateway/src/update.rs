@@ -181,7 +181,9 @@ impl Updater {
         // A node that came back stands in the table already, but as one that is down.
         self.core.tabled(&nodes);
         if new_catalog || reshaped {
-            self.tasks = view::tasks(&self.catalog, &self.grants, &self.table, &self.core.metrics);
+            let (metrics, trials) = (&self.core.metrics, &self.core.trials);
+            trials.follow(&self.catalog);
+            self.tasks = view::tasks(&self.catalog, &self.grants, &self.table, (metrics, trials));
         }
         let shown = new_catalog || reshaped || change > Change::Nothing;
         let views = shown

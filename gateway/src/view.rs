@@ -5,6 +5,7 @@ use crate::errors::ApiError;
 use crate::goals::Given;
 use crate::oip::Signature;
 use crate::suggest::{excerpt, suggest};
+use crate::trials::{Running, Trials};
 use http::HeaderValue;
 use modelless_decision::route::{Table, TaskInfo};
 use modelless_store::{Catalog, Floor, Grant, SpaceKind};
@@ -52,6 +53,8 @@ pub(crate) struct TaskView {
     among: Option<VariantSet>,
     /// The tensors that it shows where tensors are asked for.
     pub(crate) signature: Signature,
+    /// A version that answers some of its queries, to be compared.
+    pub(crate) trial: Option<Arc<Running>>,
 }
 
 /// Tasks by name.
@@ -131,11 +134,16 @@ impl Views {
 pub(crate) type TasksOf = BTreeMap<TenantId, Arc<Tasks>>;
 
 /// Its own, and those of which it may use some models; where names are the same its own, else the older one.
-pub(crate) fn tasks(catalog: &Catalog, grants: &[Grant], table: &Table, metrics: &Metrics) -> TasksOf {
+pub(crate) fn tasks(
+    catalog: &Catalog,
+    grants: &[Grant],
+    table: &Table,
+    (metrics, trials): (&Metrics, &Trials),
+) -> TasksOf {
     let mut of: BTreeMap<TenantId, Tasks> = BTreeMap::new();
     let known = |task: &Task| table.tasks.iter().find(|info| info.id == task.id);
     for task in &catalog.tasks {
-        let view = task_view(catalog, (task, known(task)), (metered(catalog, task), None), metrics);
+        let view = task_view(catalog, (task, known(task)), (metered(catalog, task), None), (metrics, trials));
         of.entry(task.tenant).or_default().insert(task.name.clone(), view);
     }
     for task in &catalog.tasks {
@@ -153,7 +161,8 @@ pub(crate) fn tasks(catalog: &Catalog, grants: &[Grant], table: &Table, metrics:
             if !tasks.contains_key(&task.name) {
                 // Counted beside the owner's own: how much that asks is not theirs to see, nor the other way round.
                 let counted = format!("{} for {}", metered(catalog, task), tenant.name);
-                let view = task_view(catalog, (task, known(task)), (counted, Some(&names)), metrics);
+                let view =
+                    task_view(catalog, (task, known(task)), (counted, Some(&names)), (metrics, trials));
                 tasks.insert(task.name.clone(), view);
             }
         }
@@ -174,7 +183,7 @@ fn task_view(
     catalog: &Catalog,
     (task, info): (&Task, Option<&TaskInfo>),
     (metered, only): (String, Option<&BTreeSet<&str>>),
-    metrics: &Metrics,
+    (metrics, trials): (&Metrics, &Trials),
 ) -> TaskView {
     let seen = |model: &&Model| only.is_none_or(|names| names.contains(model.name.as_str()));
     let mut models: Vec<Arc<Model>> =
@@ -205,6 +214,7 @@ fn task_view(
     let at = |(at, label): (usize, &String)| Some((label.clone(), u16::try_from(at).ok()?));
     let labels = task.labels.iter().enumerate().filter_map(at).collect();
     let defaults = catalog.defaults();
+    let trial = trials.of(task.id, &defaults);
     let defaults = models.iter().map(|model| model.id).filter(|id| defaults.contains(id)).collect();
     let dimension = catalog.spaces.iter().find(|space| space.id == task.default_space);
     let dimension = dimension.and_then(|space| match space.kind {
@@ -214,7 +224,7 @@ fn task_view(
     let signature = Signature::of(task, dimension);
     let metrics = metrics.task(&metered);
     let among = only.map(|_| variants.iter().map(|view| view.variant.ordinal).collect());
-    TaskView { task: task.clone(), models, defaults, variants, labels, metrics, among, signature }
+    TaskView { task: task.clone(), models, defaults, variants, labels, metrics, among, signature, trial }
 }
 
 fn space(catalog: &Catalog, model: &Model) -> HeaderValue {

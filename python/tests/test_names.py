@@ -8,7 +8,7 @@ import pytest
 
 import modelless
 from modelless import Client, InputError
-from modelless._catalog import promote, roll_back
+from modelless._catalog import begin_trial, promote, roll_back, stop_trial
 from modelless._core import Core
 from modelless._job import JobOutput
 from modelless._retry import Budget, Retries
@@ -50,6 +50,20 @@ def test_which_version_is_the_default_is_told_by_names() -> None:
         changed = Pretend(lambda pretend, send: told).run(asked)
         assert changed == modelless.DefaultVersion("m", 2, None, ("m-fp32: not measured",))
         assert changed.raw["change"] == {}
+
+
+def test_a_trial_is_told_by_names() -> None:
+    told = Reply(
+        200,
+        {},
+        b'{"trial": {"id": "trial-3", "task": "t", "model": "m", "version": 2, "against": 1, "share": 0.05, "state": "running",'
+        b' "cause": null, "verdict": {"verdict": "too_few_yet"}, "candidate": {"answered": 7}}, "told": ["m-fp32: not measured"]}',
+    )
+    core = Core(Budget(Retries()), 1)
+    begun = Pretend(lambda pretend, send: told).run(begin_trial(core, "t", "m", 2, 0.05, 1.5, True, False, ""))
+    assert (begun.id, begun.version, begun.against, begun.state, begun.verdict) == ("trial-3", 2, 1, "running", "too_few_yet")
+    assert begun.told == ("m-fp32: not measured",) and begun.raw["candidate"]["answered"] == 7
+    assert Pretend(lambda pretend, send: told).run(stop_trial(core, "t", "")).cause is None
 
 
 def test_an_output_of_a_job_tells_no_time_that_it_does_not_have() -> None:

@@ -9,13 +9,14 @@
 mod absent;
 pub mod machines;
 mod telling;
+mod trials;
 
 use absent::Absent;
 use modelless_decision::baseline::Rules;
 use modelless_decision::plan::{Broken, Plan, check, plan};
 use modelless_live::Member;
 use modelless_planning::{Asked, input};
-use modelless_store::{NewEvent, PlanId, SavePlan, Store, UnixMicros};
+use modelless_store::{Catalog, NewEvent, PlanId, SavePlan, Store, UnixMicros};
 use modelless_types::{NodeId, VariantId};
 use modelless_wire::{NodeLink, NodeStatus, ToNode};
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use trials::Trials;
 
 /// How often and how boldly to plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -206,6 +208,8 @@ pub struct Service {
     told: BTreeMap<NodeId, PlanId>,
     asked: Asked,
     absent: Absent,
+    /// Of new versions.
+    trials: Trials,
     /// Its name, in what it tells.
     who: String,
     /// When it last looked at demand.
@@ -216,10 +220,21 @@ pub struct Service {
 pub fn build(config: Config, store: Arc<dyn Store>, nodes: Vec<Node>) -> (Service, Handle) {
     let handle = Handle::default();
     let (told, asked, looked) = (BTreeMap::new(), Asked::default(), Instant::now());
-    let (spare, absent) = (Vec::new(), Absent::default());
+    let (spare, absent, trials) = (Vec::new(), Absent::default(), Trials::default());
     let who = "scheduler".to_owned();
-    let service =
-        Service { config, store, nodes, spare, handle: handle.clone(), told, asked, absent, who, looked };
+    let service = Service {
+        config,
+        store,
+        nodes,
+        spare,
+        handle: handle.clone(),
+        told,
+        asked,
+        absent,
+        trials,
+        who,
+        looked,
+    };
     (service, handle)
 }
 
@@ -296,6 +311,20 @@ impl Service {
         }
         if let Some(id) = id {
             self.tell(id, &next);
+        }
+        self.end_trials(&members, &catalog).await
+    }
+
+    /// After everything else: nobody waits for it.
+    async fn end_trials(&mut self, members: &[Member], catalog: &Catalog) -> Result<(), Error> {
+        self.trials.look(members, catalog);
+        let now = UnixMicros::of(SystemTime::now());
+        for end in self.trials.ends(catalog, &self.who, now) {
+            let (trial, state, why) = (end.trial, end.state.name(), end.ended.cause.clone());
+            if answered(self.store.on_trial().end_trial(end)).await?.is_some() {
+                tracing::info!(%trial, state, why, "a trial of a new version ended");
+                self.handle.wake.notify_one(); // what is pinned may be another thing now
+            }
         }
         Ok(())
     }

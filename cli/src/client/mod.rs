@@ -21,6 +21,7 @@ mod sharing;
 pub(crate) mod task;
 pub(crate) mod tenant;
 mod tls;
+mod trials;
 mod under_way;
 pub(crate) mod variant;
 mod versions;

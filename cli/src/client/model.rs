@@ -3,7 +3,7 @@
 use super::feedback::warnings;
 use super::under_way::{Left, going};
 use super::versions::{self, history, path, stands, who};
-use super::{Api, Server, list, measuring, segment, sharing, task, text};
+use super::{Api, Server, list, measuring, segment, sharing, task, text, trials};
 use crate::exit::usage;
 use crate::out;
 use crate::progress::{Phase, count};
@@ -33,6 +33,12 @@ pub(crate) enum Command {
     Promote(versions::Promote),
     /// Go back to the version that was the default before.
     Rollback(versions::Rollback),
+    /// Have a version answer a share of its task's queries, and take it back by itself if it does worse; or stop that.
+    Try(trials::Try),
+    /// Trials of versions, newest first.
+    Trials(trials::List),
+    /// How the version on trial does, or how the last trial ended.
+    Trial(trials::Show),
     /// Say which other tenants may use a model, later versions of it included.
     Share(sharing::Share),
     /// Take a model out of service.
@@ -194,6 +200,9 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Promote(options) => versions::promote(&options),
         Command::Rollback(options) => versions::roll_back(&options),
+        Command::Try(options) => trials::begin(&options),
+        Command::Trials(options) => trials::all(&options),
+        Command::Trial(options) => trials::show(&options),
         Command::Share(options) => sharing::share(&options),
         Command::Remove(options) => remove(&options),
     }

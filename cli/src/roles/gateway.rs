@@ -201,6 +201,7 @@ pub(crate) fn describe(gateway: &gateway::Handle, name: &str, http: SocketAddr) 
         up: Some(up),
         asked: tasks.into_iter().map(|(task, at)| Asked { task, at }).collect(),
         tells_all_asked: all,
+        trials: gateway.trials().into(),
         left_out,
         ..Member::new(Role::Gateway, name, instance)
     }

@@ -43,6 +43,9 @@ pub(crate) struct Options {
     /// Let clients on this machine have tensors in shared memory (Triton's system shared memory) instead of sending them.
     #[arg(long)]
     shared_memory: bool,
+    /// Of each of the two that a trial compares one query in so long is compared: what troubles many at once counts once.
+    #[arg(long, value_name = "MS", default_value_t = 1_000)]
+    trial_beat_ms: u64,
     #[command(flatten)]
     pub(crate) tls: TlsOptions,
     /// Where traces of queries go: a collector that takes OTLP over HTTP, such as http://localhost:4318. Otherwise what
@@ -109,6 +112,7 @@ impl Options {
                 grpc: self.grpc,
                 tls: self.tls.files()?,
                 shared_memory: self.shared_memory,
+                trial_beat_ms: self.trial_beat_ms,
                 traces,
                 drain_timeout_ms: self.drain * 1_000,
                 ..modelless_gateway::Config::default()

@@ -45,8 +45,8 @@ pub mod search;
 mod sizes;
 pub mod steady;
 pub mod transfer;
-pub mod waking;
 pub mod trial;
+pub mod waking;
 mod words;
 pub mod worker;
 

@@ -15,12 +15,13 @@ mod said;
 pub use crate::redis::RedisLive;
 pub use mem::MemLive;
 pub use members::{Known, follow, keep_announced};
-pub use said::{ASKED, CORRECTIONS, DEMAND, ENOUGH, RESIDENT};
+pub use said::{ASKED, CORRECTIONS, DEMAND, ENOUGH, RESIDENT, TRIALS};
 
 use async_trait::async_trait;
 use modelless_decision::Correction;
 use modelless_decision::query::Class;
-use modelless_types::{Bytes, DeviceIx, Micros, NodeId, ReplicaState, TaskId, VariantId};
+use modelless_decision::trial::Counts;
+use modelless_types::{Bytes, DeviceIx, Micros, NodeId, ReplicaState, TaskId, TrialId, VariantId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,6 +89,8 @@ pub struct Member {
     pub tells_all_asked: bool,
     /// How much slower or quicker than their profiles its variants are, where it saw anything lately, up to [`CORRECTIONS`].
     pub corrections: Arc<[Corrected]>,
+    /// What it counted of trials that run, for a gateway, up to [`TRIALS`].
+    pub trials: Arc<[Tried]>,
     /// Entries of these lists that are beyond their bounds.
     pub left_out: u32,
 }
@@ -110,6 +113,7 @@ impl Member {
             asked: Arc::default(),
             tells_all_asked: false,
             corrections: Arc::default(),
+            trials: Arc::default(),
             left_out: 0,
         }
     }
@@ -124,6 +128,15 @@ pub struct Corrected {
     pub ordinal: u8,
     /// How far it is off.
     pub correction: Correction,
+}
+
+/// What a gateway counted of a trial. Counts only rise while an instance lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Tried {
+    /// Which.
+    pub trial: TrialId,
+    /// What came of its queries.
+    pub counts: Counts,
 }
 
 /// How busy a member is.

@@ -4,7 +4,7 @@
 //! Every list has a bound, and what is beyond it is counted, so that nobody takes a part for the whole. A correction wavers with
 //! each batch; it is told anew only once it differs enough to matter ([`settled`]).
 
-use crate::{Asked, Corrected, Demand, Error, MEMBER_BYTES, Member, Resident};
+use crate::{Asked, Corrected, Demand, Error, MEMBER_BYTES, Member, Resident, Tried};
 use modelless_decision::Correction;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -17,6 +17,8 @@ pub const DEMAND: usize = 1_024;
 pub const ASKED: usize = 4_096;
 /// Corrections that a member tells of at most.
 pub const CORRECTIONS: usize = 1_024;
+/// Trials that a member tells of at most.
+pub const TRIALS: usize = 64;
 /// Batches from which on a correction says something about others of its like.
 pub const ENOUGH: u32 = 10;
 /// A ratio that moved by less than this part of itself is told as it was.
@@ -38,6 +40,7 @@ pub(crate) struct Said {
     corrections: Vec<Corrected>,
     asked: Vec<Asked>,
     tells_all_asked: bool,
+    trials: Vec<Tried>,
     left_out: u32,
 }
 
@@ -51,6 +54,7 @@ impl Said {
             corrections: member.corrections.to_vec(),
             asked: member.asked.to_vec(),
             tells_all_asked: member.tells_all_asked,
+            trials: member.trials.to_vec(),
             left_out: member.left_out,
         }
     }
@@ -67,6 +71,7 @@ impl Said {
             corrections: self.corrections.into(),
             asked: self.asked.into(),
             tells_all_asked: self.tells_all_asked,
+            trials: self.trials.into(),
             left_out: self.left_out,
         }
     }
@@ -87,6 +92,7 @@ pub(crate) struct Lists {
     corrections: Arc<[Corrected]>,
     asked: Arc<[Asked]>,
     tells_all_asked: bool,
+    trials: Arc<[Tried]>,
     left_out: u32,
 }
 
@@ -98,13 +104,14 @@ impl Lists {
             corrections: Arc::clone(&member.corrections),
             asked: Arc::clone(&member.asked),
             tells_all_asked: member.tells_all_asked,
+            trials: Arc::clone(&member.trials),
             left_out: member.left_out,
         }
     }
 
     pub(crate) fn fill(&self, member: Member) -> Member {
-        let Self { resident, demand, corrections, asked, tells_all_asked, left_out } = self.clone();
-        Member { resident, demand, asked, tells_all_asked, corrections, left_out, ..member }
+        let Self { resident, demand, corrections, asked, tells_all_asked, trials, left_out } = self.clone();
+        Member { resident, demand, asked, tells_all_asked, corrections, trials, left_out, ..member }
     }
 }
 
@@ -123,7 +130,8 @@ pub(crate) fn bounded(mut member: Member) -> Member {
     let over = asked
         + cut(&mut member.resident, RESIDENT)
         + cut(&mut member.demand, DEMAND)
-        + cut(&mut member.corrections, CORRECTIONS);
+        + cut(&mut member.corrections, CORRECTIONS)
+        + cut(&mut member.trials, TRIALS);
     member.left_out = member.left_out.saturating_add(u32::try_from(over).unwrap_or(u32::MAX));
     member
 }

@@ -2,12 +2,13 @@
 
 use modelless_decision::Correction;
 use modelless_decision::query::Class;
+use modelless_decision::trial::{ArmCounts, Counts, Pairs};
 use modelless_live::{
     Asked, Corrected, Demand, Error, Known, Live, Load, MEMBER_BYTES, MEMBERS, MemLive, Member, Notice,
-    RedisLive, Resident, Role, follow, keep_announced,
+    RedisLive, Resident, Role, Tried, follow, keep_announced,
 };
 use modelless_testkit::Redis;
-use modelless_types::{Bytes, DeviceIx, Micros, NodeId, ReplicaState, TaskId, VariantId};
+use modelless_types::{Bytes, DeviceIx, Micros, NodeId, ReplicaState, TaskId, TrialId, VariantId};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -53,6 +54,15 @@ fn member(role: Role, name: &str, instance: u64) -> Member {
         up: Some(Micros(12)),
         asked: [Asked { task: TaskId(3), at: Micros(11) }].into(),
         tells_all_asked: true,
+        trials: [Tried {
+            trial: TrialId(2),
+            counts: Counts {
+                latency: Pairs { worse: 1, even: u64::MAX, better: 3 },
+                candidate: ArmCounts { answered: 7, ..ArmCounts::default() },
+                ..Counts::default()
+            },
+        }]
+        .into(),
         left_out: 2,
     }
 }

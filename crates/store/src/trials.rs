@@ -207,6 +207,7 @@ impl Trial {
             kind: EventKind::Trial,
             node: None,
             variant: None,
+            task: Some(self.task),
             what: format!("{id} {how}"),
             cause: format!("{name} version {version}: {cause}"),
             who: by.who.clone(),

@@ -14,6 +14,7 @@ use crate::http::body::Held;
 use crate::many::{self, Common};
 use crate::regions;
 use crate::told;
+use crate::trials::Seen;
 use crate::view::{TaskView, View};
 use crate::whole::Whole;
 use http::HeaderMap;
@@ -68,7 +69,11 @@ pub(crate) async fn run(
         one,
         |answered: &Answered| gathered.add(answered.answer.body.len()).map(|()| answered.total),
         |mut answered: Answered| {
-            collected.add(task, &answered.answer.body)?;
+            collected.add(task, &answered.answer.body).inspect_err(|error| {
+                if error.status == http::StatusCode::UNPROCESSABLE_ENTITY {
+                    answered.seen.iter_mut().for_each(Seen::failed);
+                }
+            })?;
             if count > told::IDS_MAX {
                 // It was read; kept are only those whose label a query's name tells.
                 answered.answer.body.clear();

@@ -16,6 +16,7 @@ pub(crate) mod regions;
 mod schemas;
 pub(crate) mod tasks;
 mod tensors;
+pub(crate) mod trials;
 
 use crate::access::Needs;
 use crate::config::Config;

@@ -64,6 +64,10 @@ pub(super) fn decision_headers() -> Map<String, Value> {
             "The query as the server's log and traces name it; of several the slowest. Refusals have it, too.",
         ),
         ("modelless-reason", "Why this variant."),
+        (
+            "modelless-trial",
+            "The trial that the query was drawn for, where it was: the version on trial answered.",
+        ),
         ("modelless-query-id", "The query's signed name, for feedback."),
     ];
     let numbers = [

@@ -3,9 +3,13 @@
 use crate::admin::BUDGET_MS_MAX;
 use crate::goals::{COST_MAX_USD, Goal, LATENCY_MAX_MS, NAME_MAX};
 use crate::profiles::{PROFILES, PROFILES_VERSION};
+use crate::routes::{
+    TRIAL_FOR_MS as FOR_MS, TRIAL_FOR_MS_LEAST as FOR_MS_LEAST, TRIAL_FOR_MS_MAX as FOR_MS_MAX,
+    TRIAL_SHARE_MAX as SHARE_MAX,
+};
 use modelless_types::{
     AccuracyRule, DType, DeclaredRule, Fallback, LiveRule, Prefer, Priority, Provenance, ReplicaState,
-    TaskKind,
+    TaskKind, TrialState,
 };
 use serde_json::{Map, Value, json};
 
@@ -124,7 +128,7 @@ fn text_or_null() -> Value {
 
 pub(super) fn all() -> Value {
     let mut all = requests();
-    for more in [answers(), of_feedback()] {
+    for more in [answers(), of_feedback(), of_trials()] {
         if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
             all.extend(more);
         }
@@ -199,6 +203,39 @@ fn of_feedback() -> Value {
             "action": enumeration(&["flagged", "recovered", "cleared", "remeasured", "promoted"]), "reason": text(),
             "who": text(), "at_unix_us": number_or_null(), "correct": count(), "wrong": count(), "value": number_or_null(),
         }), &["action", "reason", "correct", "wrong"]),
+    })
+}
+
+fn of_trials() -> Value {
+    let text = || json!({"type": "string"});
+    let number = || json!({"type": "number"});
+    let count = || json!({"type": "integer", "minimum": 0});
+    json!({
+        "Try": strict(json!({
+            "model": text(),
+            "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX},
+            "share": {"type": "number", "exclusiveMinimum": 0, "maximum": SHARE_MAX, "example": 0.05, "description": "How much of the task's queries it answers."},
+            "for_ms": {"type": "integer", "minimum": FOR_MS_LEAST, "maximum": FOR_MS_MAX, "default": FOR_MS, "description": "How long; with `promote_when_good` for how long at least."},
+            "promote_when_good": {"type": "boolean", "default": false, "description": "It becomes the default once it is known to do no worse."},
+            "force": {"type": "boolean", "default": false, "description": "Also where no node was measured with it yet, or where it would not be promoted since floors would be lost."},
+            "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
+        }), &["model", "version", "share"]),
+        "Trial": object(json!({
+            "id": text(), "task": text_or_null(), "model": text(), "version": count(),
+            "against": {"type": "integer", "description": "The default version when it began, which it is compared with."},
+            "share": number(), "for_ms": count(), "promote_when_good": {"type": "boolean"}, "forced": {"type": "boolean"},
+            "state": enumeration(&TrialState::ALL.map(TrialState::name)), "began_unix_us": count(), "began_by": text(),
+            "ended_unix_us": number_or_null(), "ended_by": text_or_null(), "cause": text_or_null(),
+            "candidate": reference("TrialArm"), "other": reference("TrialArm"),
+            "compared": {"type": "object", "description": "Pairs of queries, one of each: in how many it did worse, as well, and better.", "additionalProperties": object(
+                json!({"worse": count(), "even": count(), "better": count()}), &["worse", "even", "better"],
+            )},
+            "verdict": {"type": "object", "required": ["verdict"], "properties": {"verdict": enumeration(&["worse", "not_worse", "too_few_yet"])}},
+        }), &["id", "model", "version", "share", "state", "candidate", "other", "compared", "verdict"]),
+        "TrialArm": object(json!({
+            "answered": count(), "late": count(), "failed": count(), "unanswered": count(), "right": count(), "wrong": count(),
+            "median_ms": number_or_null(), "p99_ms": number_or_null(),
+        }), &["answered", "late", "failed", "unanswered", "right", "wrong"]),
     })
 }
 

@@ -159,7 +159,9 @@ fn suppose(
         })?;
         let rates = spread(app, task, rate, counts)?;
         asked.idle.suppose_asked(task.id);
-        asked.demands.suppose(task.id, &rates.iter().map(|((class, _), rate)| (*class, *rate)).collect::<Vec<_>>());
+        asked
+            .demands
+            .suppose(task.id, &rates.iter().map(|((class, _), rate)| (*class, *rate)).collect::<Vec<_>>());
         counts.suppose(task.id, &rates);
     }
     Ok(())

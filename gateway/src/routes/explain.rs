@@ -5,16 +5,18 @@ use crate::access::Caller;
 use crate::errors::{ApiError, NearestBody, json_response};
 use crate::goals::Given;
 use crate::http::body;
+use crate::trials::Running;
 use crate::view::{TaskView, View};
 use axum::extract::{Request, State};
 use http::StatusCode;
 use modelless_decision::admission::{Admitted, with_defaults};
 use modelless_decision::explain::{Candidate, Explanation, Finding, explain as decide, preference};
 use modelless_decision::route::{Snapshot, Verdict};
-use modelless_store::Floor;
+use modelless_decision::trial::admit;
+use modelless_store::{Floor, Trial};
 use modelless_types::{
     Accuracy, AccuracyMeasure, CostPer1k, DeclaredRule, Fallback, Goals, LiveRule, Micros, Nearest,
-    PricePerHour, Profile, Provenance, Refusal,
+    PricePerHour, Profile, Provenance, QueryNumber, Refusal,
 };
 use serde_json::{Value, json};
 
@@ -47,7 +49,19 @@ pub(super) async fn explain(
     let (mut snapshot, mut load, now) =
         core.driver.look(|router, now| (router.snapshot().clone(), router.load().clone(), now));
     let explanation = decide(&mut snapshot, &mut load, task.task.id, &goals, now, 0);
-    Ok(json_response(StatusCode::OK, &shown(&view, task, &goals, &snapshot, &explanation)))
+    let mut told = shown(&view, task, &goals, &snapshot, &explanation);
+    if let Some(running) = &task.trial {
+        told["trial"] = trial(running, &snapshot, &goals);
+    }
+    Ok(json_response(StatusCode::OK, &told))
+}
+
+/// Of a version on trial: whether a query with these goals could be drawn for it. That hangs on its number then.
+fn trial(running: &Running, snapshot: &Snapshot, goals: &Goals) -> Value {
+    let Trial { id, task, name, version, share, .. } = &running.trial;
+    let arm = admit(snapshot, *task, goals, (&running.on, QueryNumber(0))).map(|(_, arm)| arm);
+    let drawn = matches!(arm, Ok(Some(_)));
+    json!({"id": id.to_string(), "model": name, "version": version, "share": share.as_f64(), "may_be_drawn": drawn})
 }
 
 pub(super) fn shown(

@@ -7,12 +7,14 @@ use crate::http::body;
 use crate::ids::{BadQueryId, QueryId};
 use crate::show;
 use crate::suggest::{excerpt, suggest};
+use crate::trials::{Running, counts_verdict};
 use crate::view::{TaskView, View};
 use axum::extract::{Request, State};
 use http::StatusCode;
 use modelless_store::{Feedback, Kept, UnixMicros};
 use serde::Deserialize;
 use serde_json::json;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// Clocks of gateways may differ by so much.
@@ -78,6 +80,10 @@ pub(super) async fn give(
     }
     if stored.kept == Kept::New {
         task.metrics.feedback(correct);
+        let counts = |running: &&Arc<Running>| counts_verdict(running, UnixMicros(id.at_unix_us));
+        if let (Some(running), Some(arm)) = (task.trial.as_ref().filter(counts), id.arm) {
+            running.verdict(arm, correct);
+        }
     }
     let variant = task.variant(id.variant).map(|view| view.variant.name.as_str());
     let shown = json!({

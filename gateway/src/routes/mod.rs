@@ -29,6 +29,7 @@ mod settings;
 mod sharing;
 mod stream;
 mod tasks;
+mod trials;
 mod versions;
 
 pub(crate) use audit::{SHOWN as AUDIT_SHOWN, SHOWN_MAX as AUDIT_SHOWN_MAX};
@@ -40,6 +41,10 @@ use params::{Named, Params};
 pub(crate) use query::{listed, opened};
 pub(crate) use regions::add as add_region;
 pub(crate) use stream::{GOES_ON, MEDIA as EVENT_STREAM};
+pub(crate) use trials::{
+    FOR_MS as TRIAL_FOR_MS, FOR_MS_LEAST as TRIAL_FOR_MS_LEAST, FOR_MS_MAX as TRIAL_FOR_MS_MAX,
+    SHARE_MAX as TRIAL_SHARE_MAX, SHOWN as TRIALS_SHOWN, SHOWN_MAX as TRIALS_SHOWN_MAX,
+};
 
 use crate::access::{Deeds, Guarded, Needs};
 use crate::admin::Admin;
@@ -186,6 +191,22 @@ pub(crate) const ROUTES: &[Route] = &[
         || post(explain::explain),
         openapi::query::explain_post,
     ),
+    looking(Method::GET, "/v1/tasks/{task}/trial", Needs::QUERY, || get(trials::show), openapi::trials::show),
+    route(
+        Method::POST,
+        "/v1/tasks/{task}/trial",
+        Needs::REGISTER,
+        || post(trials::begin),
+        openapi::trials::begin,
+    ),
+    route(
+        Method::DELETE,
+        "/v1/tasks/{task}/trial",
+        Needs::REGISTER,
+        || delete(trials::stop),
+        openapi::trials::stop,
+    ),
+    looking(Method::GET, "/v1/trials", Needs::QUERY, || get(trials::list), openapi::trials::list),
     route(
         Method::GET,
         "/v1/queries/{query}/explain",

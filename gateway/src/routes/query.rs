@@ -13,6 +13,7 @@ use crate::native;
 use crate::oip::{OUTPUT_MAX, ROWS_OPEN};
 use crate::told;
 use crate::traces::Door;
+use crate::trials::Seen;
 use crate::view::{TaskView, View};
 use crate::whole::Whole;
 use axum::extract::{Request, State};
@@ -54,12 +55,15 @@ async fn asked(whole: &mut Whole<'_>, (view, caller): (&View, &Caller), request:
     match inputs {
         Inputs::One(input) => {
             let one = Common { core, task, goals, caller, manner: &manner, arrived, let_in: false };
-            let answered = one.ask(input, Begins::WithAll).await?;
+            let mut answered = one.ask(input, Begins::WithAll).await?;
             // As Hugging Face answers a text: a list of one answer.
             let in_a_list = task.task.kind == TaskKind::TextClassification;
             let body = native::json(task, &answered.answer.body).await;
             let query = Some(core.number(answered.key));
-            let body = body.map_err(|refusal| ApiError { query, ..refusal.into() })?;
+            let body = body.map_err(|refusal| {
+                answered.seen.iter_mut().for_each(Seen::failed);
+                ApiError { query, ..refusal.into() }
+            })?;
             let body = if in_a_list { listed([&body]) } else { body };
             told(whole, view, &[answered], body)
         }

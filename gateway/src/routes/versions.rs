@@ -121,7 +121,7 @@ fn told(change: &VersionChange, unknown: &[String]) -> Response {
     json_response(StatusCode::OK, &body)
 }
 
-fn version(task: &TaskView, name: &str, wanted: u32) -> Result<Arc<Model>, ApiError> {
+pub(super) fn version(task: &TaskView, name: &str, wanted: u32) -> Result<Arc<Model>, ApiError> {
     let versions = named(task, name)?;
     if let Some(model) = versions.iter().find(|model| model.version == wanted) {
         return Ok(Arc::clone(model));
@@ -134,7 +134,7 @@ fn version(task: &TaskView, name: &str, wanted: u32) -> Result<Arc<Model>, ApiEr
 
 /// Whether queries without a pin would be answered by this version, as far as that was measured, and what is not known of it.
 /// By force that is all that is asked.
-fn can_answer(
+pub(super) fn can_answer(
     view: &View,
     task: &TaskView,
     model: &Model,

@@ -37,6 +37,9 @@ pub(crate) fn decision(view: &View, decision: &Decision) -> Value {
     let pinned = goals.model.and_then(model);
     given("model", pinned.map(|model| json!(format!("{}@{}", model.name, model.version))));
     given("variant", goals.variant.map(|variant| json!(variant_name(view, variant))));
+    if let Some(trial) = decision.trial {
+        shown["trial"] = json!(trial.to_string());
+    }
     match &decision.came {
         Came::Answered { variant, node, batch, why, predicted, queued, run, total, cost, again, .. } => {
             shown["outcome"] = json!("answered");

@@ -7,6 +7,7 @@ mod fleet;
 mod jobs;
 mod plans;
 mod profile;
+mod trials;
 
 pub(crate) use catalog::{
     flag_change, live_accuracy, measuring, model, model_in_full, task, task_in_full, unavailable,
@@ -18,3 +19,4 @@ pub(crate) use fleet::{
 };
 pub(crate) use jobs::{Output, estimate, job, output};
 pub(crate) use plans::{change, event, plan_in_short, step};
+pub(crate) use trials::trial;

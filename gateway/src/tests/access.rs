@@ -489,10 +489,14 @@ async fn another_tenant_is_answered_by_what_is_shared_and_sees_nothing_else() {
         ("POST", "/v1/models/fashion/small/promote"),
         ("POST", "/v1/models/fashion/small/rollback"),
         ("POST", "/v1/variants/fashion/small-fp32/unflag"),
+        ("GET", "/v1/tasks/fashion/trial"),
+        ("POST", "/v1/tasks/fashion/trial"),
+        ("DELETE", "/v1/tasks/fashion/trial"),
     ] {
         let body = match path.rsplit('/').next() {
             Some("promote") => json!({"version": 1}),
             Some("unflag") => json!({"reason": "x"}),
+            Some("trial") => json!({"model": "small", "version": 1, "share": 0.1}),
             _ if method == "PATCH" => json!({"visibility": "public"}),
             _ => json!({}),
         };

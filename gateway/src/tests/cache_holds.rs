@@ -124,7 +124,7 @@ async fn a_variant_that_is_flagged_meanwhile_is_not_given_below_the_floor() {
     assert_eq!(told(&post(floor).await), ("hit", "small-fp32"));
     // 70 of 100 where 90 % were measured.
     for number in 0..100 {
-        let id = QueryId { variant: VariantId(1), at_unix_us: now(), number, label: Some(0) };
+        let id = QueryId { variant: VariantId(1), at_unix_us: now(), number, arm: None, label: Some(0) };
         let path = format!("/v1/queries/{}/feedback", run.handle.query_ids().issue(id));
         let verdict = if number % 10 < 7 { "correct" } else { "wrong" };
         let body = json!({"verdict": verdict}).to_string();

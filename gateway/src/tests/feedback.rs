@@ -19,6 +19,7 @@ fn query(world: &World, number: u64) -> String {
         variant: VariantId(1),
         at_unix_us: now(),
         number,
+        arm: None,
         label: Some(0),
     })
 }
@@ -71,7 +72,9 @@ async fn what_cannot_be_judged_is_refused_by_name() {
     })
     .await;
     let ids = world.handle.query_ids();
-    let at = |at_unix_us| ids.issue(QueryId { variant: VariantId(1), at_unix_us, number: 1, label: Some(0) });
+    let at = |at_unix_us| {
+        ids.issue(QueryId { variant: VariantId(1), at_unix_us, number: 1, arm: None, label: Some(0) })
+    };
     let right = json!({"verdict": "correct"});
     for (query, body, wanted) in [
         ("nonsense".to_owned(), right.clone(), (400, "malformed")),
@@ -79,7 +82,13 @@ async fn what_cannot_be_judged_is_refused_by_name() {
         (at(now() - 61_000_000), right.clone(), (410, "query_expired")),
         (at(now() + 3_600_000_000), right.clone(), (410, "query_expired")),
         (
-            ids.issue(QueryId { variant: VariantId(99), at_unix_us: now(), number: 1, label: None }),
+            ids.issue(QueryId {
+                variant: VariantId(99),
+                at_unix_us: now(),
+                number: 1,
+                arm: None,
+                label: None,
+            }),
             right,
             (410, "variant_gone"),
         ),
@@ -220,7 +229,7 @@ async fn what_was_only_declared_says_so_and_is_not_what_answers_are_held_against
     let ids: Vec<String> = (0..40)
         .map(|number| {
             let (variant, at_unix_us) = (VariantId(2), now());
-            run.handle.query_ids().issue(QueryId { variant, at_unix_us, number, label: Some(0) })
+            run.handle.query_ids().issue(QueryId { variant, at_unix_us, number, arm: None, label: Some(0) })
         })
         .collect();
     run.with_connection(move |mut connection| {

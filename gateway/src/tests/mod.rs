@@ -26,5 +26,6 @@ mod statistics;
 mod streams;
 mod tls;
 mod traces;
+mod trials;
 mod versions;
 pub(crate) mod world;

@@ -34,7 +34,7 @@ from ._jobs import JobNotSent
 from ._register import NotMeasured
 from ._register import Options as RegisterOptions
 from ._retry import Retries
-from ._shown import Candidate, DefaultVersion, Explanation, Model, Registered, Task, Variant, Verdict
+from ._shown import Candidate, DefaultVersion, Explanation, Model, Registered, Task, Trial, Variant, Verdict
 from ._version import VERSION as __version__
 
 __all__ = [
@@ -75,6 +75,7 @@ __all__ = [
     "Tensor",
     "Timeout",
     "TooLate",
+    "Trial",
     "Unreachable",
     "Variant",
     "Verdict",

@@ -10,7 +10,7 @@ from ._core import Core, segment
 from ._effects import Operation
 from ._errors import InputError
 from ._goals import Goals
-from ._shown import DefaultVersion, Explanation, Model, Task, Verdict
+from ._shown import DefaultVersion, Explanation, Model, Task, Trial, Verdict
 
 
 def tasks(core: Core) -> Operation[List[Task]]:
@@ -83,6 +83,46 @@ def roll_back(core: Core, task: str, name: str, version: Optional[int], force: b
     body: Dict[str, Any] = {"force": force, "by": by, **({} if version is None else {"version": version})}
     told = yield from core.call("POST", _path(task, name) + "/rollback", body, repeatable=False)
     return DefaultVersion.of(told)
+
+
+def begin_trial(
+    core: Core, task: str, name: str, version: int, share: float, lasts: Optional[float], promote: bool, force: bool, by: str
+) -> Operation[Trial]:
+    """Has a version answer a share of a task's queries."""
+    body: Dict[str, Any] = {
+        "model": name,
+        "version": version,
+        "share": share,
+        "promote_when_good": promote,
+        "force": force,
+        "by": by,
+        **({} if lasts is None else {"for_ms": round(lasts * 1000)}),
+    }
+    told = yield from core.call("POST", _trial(task), body, repeatable=False)
+    return Trial.of(told["trial"], told.get("told"))
+
+
+def trial(core: Core, task: str) -> Operation[Trial]:
+    """The trial of a task that runs, or else the last one."""
+    told = yield from core.get(_trial(task))
+    return Trial.of(told["trial"])
+
+
+def stop_trial(core: Core, task: str, by: str) -> Operation[Trial]:
+    """Stops the trial of a task."""
+    told = yield from core.call("DELETE", f"{_trial(task)}?{urlencode({'by': by})}", repeatable=False)
+    return Trial.of(told["trial"])
+
+
+def trials(core: Core, task: Optional[str]) -> Operation[List[Trial]]:
+    """Trials of versions, newest first."""
+    query = "" if task is None else "?" + urlencode({"task": task})
+    told = yield from core.get(f"/v1/trials{query}")
+    return [Trial.of(one) for one in told["trials"]]
+
+
+def _trial(task: str) -> str:
+    return f"/v1/tasks/{segment(task)}/trial"
 
 
 def remove(core: Core, task: str, name: str, version: Optional[int], force: bool, by: str) -> Operation[List[str]]:

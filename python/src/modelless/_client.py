@@ -21,7 +21,7 @@ from ._progress import Progress
 from ._register import Options, Wanted, register, who
 from ._retry import Retries
 from ._settings import Certificate, Settings, Trust, parameters as _parameters
-from ._shown import DefaultVersion, Explanation, Model, Registered, Task, Verdict
+from ._shown import DefaultVersion, Explanation, Model, Registered, Task, Trial, Verdict
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -188,6 +188,39 @@ class Models:
     ) -> DefaultVersion:
         """Goes back to the version that was the default before; `version` is what is taken for the default now."""
         return self._client._driver.run(_catalog.roll_back(self._client._core, task, name, version, force, who()))
+
+    def try_version(
+        self,
+        task: str,
+        name: str,
+        version: int,
+        share: float,
+        *,
+        lasts: Optional[float] = None,
+        promote_when_good: bool = False,
+        force: bool = False,
+    ) -> Trial:
+        """Has a version answer `share` of the task's queries for `lasts` seconds (3,600), unless it does worse than the default.
+
+        With `promote_when_good` it becomes the default once it is known to do no worse, after `lasts` seconds at the earliest.
+        """
+        return self._client._driver.run(
+            _catalog.begin_trial(
+                self._client._core, task, name, version, share, lasts, promote_when_good, force, who()
+            )
+        )
+
+    def trial(self, task: str) -> Trial:
+        """The trial of a task that runs, or else the last one."""
+        return self._client._driver.run(_catalog.trial(self._client._core, task))
+
+    def trials(self, task: Optional[str] = None) -> List[Trial]:
+        """Trials of versions, newest first."""
+        return self._client._driver.run(_catalog.trials(self._client._core, task))
+
+    def stop_trial(self, task: str) -> Trial:
+        """Stops the trial of a task that runs. Nothing else changes."""
+        return self._client._driver.run(_catalog.stop_trial(self._client._core, task, who()))
 
     def remove(self, task: str, name: str, *, version: Optional[int] = None, force: bool = False) -> List[str]:
         """Takes a model out of service. Gives what was removed, as NAME@VERSION."""

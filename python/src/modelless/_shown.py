@@ -6,7 +6,7 @@ Each keeps the JSON it was made of as `raw`: what is told beyond the fields here
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ._errors import Nearest
 
@@ -259,6 +259,47 @@ class DefaultVersion:
     def of(cls, told: Dict[str, Any]) -> "DefaultVersion":
         """From JSON."""
         return cls(told["name"], told.get("default"), told.get("before"), tuple(told.get("unknown") or ()), told)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A version that is tried, or was."""
+
+    id: str
+    task: Optional[str]
+    model: str
+    version: int
+    #: The default version that it is compared with.
+    against: int
+    #: How much of the task's queries it answers, between 0 and 1.
+    share: float
+    #: `running`, `promoted`, `rolled_back` or `stopped`.
+    state: str
+    #: Why it ended; `None` while it runs.
+    cause: Optional[str]
+    #: `too_few_yet`, `not_worse` or `worse`, by what was counted.
+    verdict: str
+    #: What is not known of the version, and what is lost by force; only told when it begins.
+    told: Tuple[str, ...] = ()
+    #: All figures.
+    raw: Dict[str, Any] = field(repr=False, compare=False, default_factory=dict)
+
+    @classmethod
+    def of(cls, told: Dict[str, Any], notes: Optional[Iterable[str]] = None) -> "Trial":
+        """From JSON."""
+        return cls(
+            told["id"],
+            told.get("task"),
+            told["model"],
+            told["version"],
+            told["against"],
+            told["share"],
+            told["state"],
+            told.get("cause"),
+            told["verdict"]["verdict"],
+            tuple(notes or ()),
+            told,
+        )
 
 
 @dataclass(frozen=True)

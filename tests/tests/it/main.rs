@@ -43,6 +43,7 @@ mod store;
 mod strings;
 mod texts;
 mod traces;
+mod trials;
 mod twins;
 mod unsteady;
 mod versions;

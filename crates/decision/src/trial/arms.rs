@@ -39,7 +39,7 @@ impl Latencies {
     fn end(step: usize) -> Micros {
         let whole = FIRST.0 << (step / 2);
         // 181 / 128 is the root of two, nearly.
-        Micros(if step % 2 == 0 { whole } else { whole * 181 / 128 })
+        Micros(if step.is_multiple_of(2) { whole } else { whole * 181 / 128 })
     }
 
     /// The end of the step in which the answer is that so many thousandths are no slower than. Nothing of none.

@@ -26,7 +26,7 @@ pub struct OnTrial {
 
 /// Whether a query is drawn: by its number and the trial alone, so that it can be found out again.
 pub fn is_drawn(trial: TrialId, number: QueryNumber, share: Share) -> bool {
-    let drawn = u128::from(mix(number.0 ^ mix(trial.0))) * 1_000_000 >> 64;
+    let drawn = (u128::from(mix(number.0 ^ mix(trial.0))) * 1_000_000) >> 64;
     drawn < u128::from(share.ppm())
 }
 

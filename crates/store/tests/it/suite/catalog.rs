@@ -8,8 +8,8 @@ use modelless_store::{
 };
 use modelless_types::ReplicaState::{Active, Inactive, Loading};
 use modelless_types::{
-    Accuracy, AppId, Bytes, CacheFor, DeclaredRule, DeviceIx, LiveRule, Micros, ModelId, Profile, SpaceId,
-    Task, TaskId, TenantId, VariantId,
+    Accuracy, AppId, Bytes, CacheFor, DeclaredRule, DeviceIx, KeepFor, LiveRule, Micros, ModelId, Profile,
+    SpaceId, Task, TaskId, TenantId, VariantId,
 };
 use std::collections::BTreeSet;
 
