@@ -6,7 +6,8 @@ use crate::up::config::default_data;
 use anyhow::Context as _;
 use modelless_decision::baseline::Rules;
 use modelless_fleet::{
-    Command, CommandConfig, Ec2, Ec2Config, Ec2Pool, Fleet, Process, ProcessConfig, Secrets, Told,
+    Command, CommandConfig, Ec2, Ec2Config, Ec2Pool, Fleet, Kubernetes, KubernetesConfig, Process,
+    ProcessConfig, Secrets, Told,
 };
 use modelless_scheduler::Handle;
 use modelless_scheduler::machines::{Config, Keeper, Machinery, PoolConfig, build};
@@ -68,6 +69,10 @@ fn fleet(name: &str, pool: &PoolConfig, of: &Cluster<'_>) -> anyhow::Result<Arc<
         let told = told(ec2, of).map_err(|why| usage(format!("pool `{name}`: {why}")))?;
         let config = Ec2Config { cluster, pool: pool_name, of: ec2.clone(), told };
         return Ok(Arc::new(Ec2::new(config).map_err(|why| usage(format!("pool `{name}`: {why}")))?));
+    }
+    if let Some(kubernetes) = &pool.kubernetes {
+        let (of, named) = (kubernetes.clone(), of.name.to_owned());
+        return Ok(Arc::new(Kubernetes::new(KubernetesConfig { cluster, pool: pool_name, of, named })));
     }
     let process = pool.process.clone().unwrap_or_default();
     let mut command = process.run;

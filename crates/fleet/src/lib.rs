@@ -7,11 +7,13 @@
 
 mod command;
 mod ec2;
+mod kubernetes;
 mod mem;
 mod process;
 
 pub use command::{Command, CommandConfig};
 pub use ec2::{Ec2, Ec2Config, Ec2Pool, Join, Secrets, Spot, Told};
+pub use kubernetes::{Kubernetes, KubernetesConfig, KubernetesPool};
 pub use mem::{MemFleet, MemMachines};
 pub use process::{Process, ProcessConfig};
 

@@ -5,9 +5,13 @@ use modelless_fleet::{
 };
 use modelless_testkit::wait;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::Duration;
 use tempfile::TempDir;
 
+#[cfg(feature = "conformance-kubernetes")]
+#[path = "kubernetes/suite.rs"]
+mod kubernetes;
 #[cfg(feature = "conformance-moto")]
 #[path = "moto/suite.rs"]
 mod moto;
@@ -24,8 +28,13 @@ fn wanted(name: &str) -> Wanted {
     Wanted { name: name.to_owned(), settings: vec![format!("executor.name={name}")] }
 }
 
+/// On one runtime for the whole process: a provider's connections end with the one that it was first asked on.
 fn block<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
+    static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.worker_threads(1).enable_all().build().expect("a runtime")
+    });
+    RUNTIME.block_on(future)
 }
 
 fn soon(what: &str, mut look: impl FnMut() -> bool) {

@@ -18,6 +18,7 @@ pub mod corpus;
 pub mod front;
 pub mod http;
 pub mod hypervisor;
+pub mod kubernetes;
 pub mod lines;
 pub mod malformed;
 pub mod moto;

@@ -2,7 +2,7 @@
 
 use modelless_decision::fleet::Pool;
 use modelless_decision::hire;
-use modelless_fleet::Ec2Pool;
+use modelless_fleet::{Ec2Pool, KubernetesPool};
 use modelless_planning::PoolSetting;
 use modelless_types::{Micros, PricePerHour};
 use serde::{Deserialize, Serialize};
@@ -92,6 +92,9 @@ pub struct PoolConfig {
     /// EC2 has its machines.
     #[serde(default)]
     pub ec2: Option<Ec2Pool>,
+    /// They are pods of Kubernetes.
+    #[serde(default)]
+    pub kubernetes: Option<KubernetesPool>,
 }
 
 /// Local processes.
@@ -253,14 +256,19 @@ impl PoolConfig {
         if let Some(wrong) = wrong {
             return Err(format!("a time is {wrong}; expected seconds, less than a day"));
         }
-        let from = [self.process.is_some(), self.command.is_some(), self.ec2.is_some()];
+        let from =
+            [self.process.is_some(), self.command.is_some(), self.ec2.is_some(), self.kubernetes.is_some()];
         if from.iter().filter(|from| **from).count() != 1 {
             return Err(format!(
-                "say where its machines come from, in one of [pools.{name}.process], [pools.{name}.command] and [pools.{name}.ec2]"
+                "say where its machines come from, in one of [pools.{name}.process], [pools.{name}.command], [pools.{name}.ec2] and \
+                 [pools.{name}.kubernetes]"
             ));
         }
         if let Some(ec2) = &self.ec2 {
             ec2.check()?;
+        }
+        if let Some(kubernetes) = &self.kubernetes {
+            kubernetes.check(name)?;
         }
         if self.command.as_ref().is_some_and(|command| command.run.is_empty()) {
             return Err("`command.run` is empty; expected a program and its arguments".to_owned());
@@ -276,14 +284,18 @@ impl PoolConfig {
 
     pub(super) fn list_every(&self) -> Duration {
         let of_command = self.command.as_ref().map(|command| command.list_every_s);
-        let every = of_command.or(self.ec2.as_ref().map(|ec2| ec2.list_every_s)).unwrap_or(0.0);
+        let of_cloud = self.ec2.as_ref().map(|ec2| ec2.list_every_s);
+        let of_pods = self.kubernetes.as_ref().map(|kubernetes| kubernetes.list_every_s);
+        let every = of_command.or(of_cloud).or(of_pods).unwrap_or(0.0);
         Duration::from_secs_f64(every.clamp(0.0, 3_600.0))
     }
 
     /// As the rules see it. How soon a machine joins, if that is not set, is learnt.
     fn rules(&self, name: &str, price: PricePerHour) -> Pool {
-        // A process is in the list as soon as it was started; others tell of a machine when they have heard of it everywhere.
-        let settles = if self.process.is_some() { Micros::from_millis(1) } else { Micros::from_secs(15) };
+        // A process is in the list as soon as it was started, and a pod as soon as it was made: Kubernetes' lists are consistent. Others
+        // tell of a machine when they have heard of it everywhere.
+        let at_once = self.process.is_some() || self.kubernetes.is_some();
+        let settles = if at_once { Micros::from_millis(1) } else { Micros::from_secs(15) };
         Pool {
             name: name.to_owned(),
             least: self.least,
@@ -320,6 +332,8 @@ mod tests {
         let nowhere = PoolConfig { process: None, ..pool(1, 4) };
         let command = CommandPool { run: Vec::new(), within_s: 1.0, list_every_s: 1.0 };
         let both = PoolConfig { command: Some(command.clone()), ..pool(1, 4) };
+        let kubernetes = serde_json::from_value(serde_json::json!({"template": "A"})).unwrap();
+        let pods = PoolConfig { kubernetes: Some(kubernetes), ..nowhere.clone() };
         let empty = PoolConfig { command: Some(command), ..nowhere.clone() };
         for (wrong, told) in [
             (config("cpu", pool(5, 4)), "`least` <= `most`"),
@@ -327,6 +341,7 @@ mod tests {
             (config("cpu", price), "`price` is -1"),
             (config("cpu", nowhere), "[pools.cpu.process]"),
             (config("cpu", both), "in one of"),
+            (config("cpu", pods), "`template` is \"A\""),
             (config("cpu", empty), "`command.run` is empty"),
             (config("cpu", PoolConfig { price: None, ..pool(1, 4) }), "it has no `price`"),
             (config("cpu", PoolConfig { young_s: f64::NAN, ..pool(1, 4) }), "a time is NaN"),

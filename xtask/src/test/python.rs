@@ -45,6 +45,11 @@ pub(crate) fn moto(root: &Path, target: &Path) -> Result<PathBuf> {
     environment(root, &target.join("python-moto"), "crates/fleet/tests/moto/requirements.txt")
 }
 
+/// What stands for an API server of Kubernetes.
+pub(super) fn kubernetes(root: &Path, target: &Path) -> Result<PathBuf> {
+    environment(root, &target.join("python-kubernetes"), "crates/fleet/tests/kubernetes/requirements.txt")
+}
+
 /// What asks a server by its OpenAPI document.
 pub(crate) fn schemathesis(root: &Path, target: &Path) -> Result<PathBuf> {
     environment(root, &target.join("python-schemathesis"), "tests/schemathesis/requirements.txt")

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use modelless_testkit::kubernetes::{ApiServer, Programs};
 use modelless_testkit::{Postgres, hypervisor, server};
 
 use super::peer::Peer;
@@ -81,6 +82,13 @@ pub(super) const STAGES: &[Stage] = &[
         run: moto,
     },
     Stage {
+        name: "kubernetes",
+        what: "machines that are pods, against what checks them by Kubernetes' schemas, and an API server where one is in PATH",
+        quick: false,
+        needs: &["system"],
+        run: kubernetes,
+    },
+    Stage {
         name: "python",
         what: "our own package, and the clients for the end-to-end tests",
         quick: false,
@@ -131,6 +139,10 @@ pub(super) struct Context {
     peers: Option<(String, String)>,
     /// Python with the server that answers as EC2 does.
     moto: Option<PathBuf>,
+    /// Python with what stands for an API server of Kubernetes.
+    kubernetes: Option<PathBuf>,
+    /// How an API server is reached that is really one.
+    kubeconfig: Option<PathBuf>,
     /// Torch's runner with a hostile model in it, once built.
     torch_probe: Option<PathBuf>,
     /// One build of the tested binary for all stages.
@@ -152,6 +164,8 @@ impl Context {
             torch_probe: None,
             peers: None,
             moto: None,
+            kubernetes: None,
+            kubeconfig: None,
             binary: None,
             filter,
             closing: Vec::new(),
@@ -185,8 +199,16 @@ impl Context {
     }
 
     fn nextest(&mut self, args: &[&str]) -> Result<Outcome> {
+        self.nextest_without(&[], args)
+    }
+
+    /// The same without some variables of the environment.
+    fn nextest_without(&mut self, variables: &[&str], args: &[&str]) -> Result<Outcome> {
         let url = self.postgres_url()?;
         let mut command = cargo(&self.root);
+        for variable in variables {
+            command.env_remove(variable);
+        }
         command.args(["nextest", "run"]); // NEXTEST_PROFILE=ci is nextest's own
         if self.filter.is_empty() {
             command.args(args);
@@ -208,6 +230,12 @@ impl Context {
         }
         if let Some(python) = &self.moto {
             command.env("MODELLESS_TEST_MOTO", python);
+        }
+        if let Some(python) = &self.kubernetes {
+            command.env("MODELLESS_TEST_KUBERNETES", python);
+        }
+        if let Some(kubeconfig) = &self.kubeconfig {
+            command.env("MODELLESS_TEST_KUBECONFIG", kubeconfig);
         }
         if let Some(probe) = &self.torch_probe {
             command.env("MODELLESS_TEST_TORCH_PROBE", probe);
@@ -414,6 +442,33 @@ fn moto(context: &mut Context) -> Result<Outcome> {
         tests,
     ]);
     context.moto = None;
+    outcome
+}
+
+fn kubernetes(context: &mut Context) -> Result<Outcome> {
+    context.kubernetes = Some(python::kubernetes(&context.root, &context.target)?);
+    let args = [
+        "--package",
+        "modelless-fleet",
+        "--features",
+        "modelless-fleet/conformance-kubernetes",
+        "--filterset",
+    ];
+    // Whoever names a cluster of his own has it tried in the second run, not here.
+    let mut outcome =
+        context.nextest_without(&["MODELLESS_TEST_KUBECONFIG"], &[&args[..], &["test(kubernetes)"]].concat());
+    if matches!(outcome, Ok(Outcome::Passed)) {
+        let given = std::env::var_os("MODELLESS_TEST_KUBECONFIG").map(PathBuf::from);
+        let programs = Programs::find().filter(|_| given.is_none());
+        let own = programs.map(|programs| ApiServer::start(&programs)).transpose()?;
+        context.kubeconfig = given.or_else(|| own.as_ref().map(ApiServer::kubeconfig));
+        if context.kubeconfig.is_some() {
+            outcome = context.nextest(&[&args[..], &["test(kubernetes) and not test(stand_in)"]].concat());
+        } else {
+            say("no `etcd` and `kube-apiserver` in PATH: requests were checked by Kubernetes' schemas only");
+        }
+    }
+    (context.kubernetes, context.kubeconfig) = (None, None);
     outcome
 }
 

@@ -69,6 +69,8 @@ const FENCES: &[(&str, &[&str], &str)] = &[
         "only the edges speak gRPC, and a runner to its remote server",
     ),
     ("redis", &["modelless-live"], "only `live` knows Redis"),
+    ("kube", &["modelless-fleet"], "only `fleet` knows Kubernetes"),
+    ("k8s-openapi", &["modelless-fleet"], "only `fleet` knows Kubernetes"),
     ("wincode", &["modelless-wire"], "only `wire` knows the wire"),
     ("criterion", &["modelless-bench-pick"], "benchmarks live in `bench`"),
     (
