@@ -65,6 +65,9 @@ enum Command {
     /// Make and list tenants, and say what they may use.
     #[command(subcommand)]
     Tenant(client::tenant::Command),
+    /// Say what holds for the queries of applications beside what they ask for: goals by default, bounds, pinned models.
+    #[command(subcommand)]
+    Policy(client::policy::Command),
     /// List and show the machines behind a server.
     #[command(subcommand)]
     Node(client::node::Command),
@@ -143,6 +146,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Audit(options) => client::audit::run(&options),
         Command::Key(command) => client::key::run(command),
         Command::Tenant(command) => client::tenant::run(&command),
+        Command::Policy(command) => client::policy::run(&command),
         Command::Node(command) => client::node::run(&command),
         Command::Pool(command) => client::machine::pools(&command),
         Command::Machine(command) => client::machine::machines(&command),

@@ -8,12 +8,14 @@ mod bucket;
 mod deeds;
 mod guard;
 mod meter;
+mod policy;
 mod room;
 
 pub(crate) use bucket::Bucket;
 pub(crate) use deeds::{Deeds, Denied, Detail, keep};
 pub(crate) use guard::Guarded;
 pub(crate) use meter::{Open, Place, Queries, SlowBody};
+pub(crate) use policy::{Origins, Policies};
 pub(crate) use room::Reserved;
 
 use crate::errors::ApiError;
@@ -88,6 +90,8 @@ pub(crate) struct Who {
     pub(crate) alone: bool,
     /// What is counted of its application.
     pub(crate) metrics: AppMetrics,
+    /// What holds for its queries beside what they say.
+    pub(crate) policies: Policies,
     /// Of the application, and of its tenant.
     meters: [Arc<Meter>; 2],
 }
@@ -310,6 +314,7 @@ impl Gate {
             shown: String::new(),
             alone: false,
             metrics: AppMetrics::default(),
+            policies: Policies::default(),
             meters: [meter(), meter()],
         }));
         let book = ArcSwap::from_pointee(Book::new(doors, &HashMap::new(), &sharing, &metrics));
@@ -406,7 +411,8 @@ impl Book {
                 Names { tenant: named(tenant), app: named(app) }
             };
             let metrics = metrics.application(&names.tenant, &names.app);
-            Caller(Arc::new(Who { tenant, app, names, key, scopes, shown, alone, metrics, meters }))
+            let policies = Policies::of(&doors, (tenant, app));
+            Caller(Arc::new(Who { tenant, app, names, key, scopes, shown, alone, metrics, policies, meters }))
         };
         let keys = doors.keys.iter().filter_map(|key| {
             let app = doors.apps.iter().find(|app| app.id == key.app)?;

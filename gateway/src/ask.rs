@@ -1,6 +1,6 @@
 //! One query: admitted, given to the router, awaited. Dropping the future (the client went away) cancels it.
 
-use crate::access::{Caller, Open, Queries};
+use crate::access::{Caller, Open, Origins, Queries};
 use crate::account::Account;
 use crate::cache::{Entry, Wish};
 use crate::core::Core;
@@ -173,13 +173,16 @@ pub(crate) fn let_in_rows(
 }
 
 pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError> {
-    let (goals, defaults) = (&ask.goals, &ask.task.task.defaults);
+    let applied = ask.caller.policies.apply(ask.task, &ask.goals);
+    let (goals, from) = applied.as_ref().map_or((ask.goals, Origins::default()), |applied| *applied);
+    let defaults = &ask.task.task.defaults;
     let asked = Asked {
         task: ask.task.task.id,
         accuracy: goals.accuracy.or(defaults.accuracy),
         latency: goals.latency.or(defaults.latency),
         max_cost: goals.max_cost.or(defaults.max_cost),
-        goals: *goals,
+        goals,
+        from,
     };
     let (key, way) = (core.next_key(), Way::default());
     let number = core.number(key);
@@ -188,7 +191,15 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
     let drawn = None;
     let mut ending =
         Ending { core, number, key, asked, task, arrived, trace, caller, way, drawn, told: false };
-    let result = answered(core, key, ask, (&mut ending.way, &mut ending.drawn)).await;
+    let result = match applied {
+        Ok(_) => answered(core, key, Ask { goals, ..ask }, (&mut ending.way, &mut ending.drawn)).await,
+        Err(error) => {
+            let Asked { accuracy, max_cost, .. } = asked;
+            let wanted = Wanted { latency: None, accuracy, max_cost };
+            Counted { task, caller, wanted }.refused(error.reason);
+            Err(error)
+        }
+    };
     let result = result.map_err(|error| ApiError { query: Some(number), ..error });
     ending.tell(&result);
     result

@@ -239,7 +239,11 @@ impl Core {
     }
 
     pub(crate) fn view_of(&self, caller: &Caller) -> Arc<View> {
-        Arc::clone(self.views.load().of(caller.tenant))
+        self.view_for(caller.tenant)
+    }
+
+    pub(crate) fn view_for(&self, tenant: TenantId) -> Arc<View> {
+        Arc::clone(self.views.load().of(tenant))
     }
 
     /// `asked` is how often it had been asked to look anew before it looked; without `views` that found nothing new.

@@ -1,7 +1,7 @@
 //! What queries came to: for whoever watches them as they end, and for who asks afterwards. While nobody watches, a query pays for one
 //! look at a counter, and for being kept ([`Past`]).
 
-use crate::access::Caller;
+use crate::access::{Caller, Origins};
 use crate::ask::Answered;
 use crate::errors::ApiError;
 use crate::past::Past;
@@ -26,8 +26,10 @@ pub(crate) struct Asked {
     pub(crate) accuracy: Option<Accuracy>,
     pub(crate) latency: Option<Micros>,
     pub(crate) max_cost: Option<CostPer1k>,
-    /// As they were given.
+    /// As they were given, and as policies have it.
     pub(crate) goals: Goals,
+    /// Where each comes from.
+    pub(crate) from: Origins,
 }
 
 /// What it came to.

@@ -20,9 +20,9 @@ use std::time::SystemTime;
 
 /// As many as the scheduler looks at.
 const ENDED: u32 = 200;
-/// The most pools that can be supposed, and machines of one.
-const POOLS_MAX: usize = 100;
-const MACHINES_MAX: u32 = 1_000;
+/// The most pools that can be supposed, and machines of all of them: each one more is weighed against all pools.
+const POOLS_MAX: usize = 20;
+const MACHINES_MAX: u64 = 1_000;
 /// Times that can be supposed are no longer, and machines cost no more.
 const DAY: Micros = Micros::from_secs(86_400);
 const PRICE_MAX: PricePerHour = PricePerHour(1_000_000_000_000);
@@ -56,16 +56,16 @@ impl Pools {
                 ));
             }
         }
-        let wrong = self
-            .pools
-            .iter()
-            .map(|pool| &pool.rules)
-            .find(|rules| rules.least > rules.most || rules.most > MACHINES_MAX);
+        let all: u64 = self.pools.iter().map(|pool| u64::from(pool.rules.most)).sum();
+        if all > MACHINES_MAX {
+            return Err(format!(
+                "the pools may have {all} machines together; expected {MACHINES_MAX} at most"
+            ));
+        }
+        let wrong = self.pools.iter().map(|pool| &pool.rules).find(|rules| rules.least > rules.most);
         wrong.map_or(Ok(()), |rules| {
             let Pool { name, least, most, .. } = rules;
-            Err(format!(
-                "pool {name:?}: `least` is {least} and `most` {most}; expected `least` <= `most` <= {MACHINES_MAX}"
-            ))
+            Err(format!("pool {name:?}: `least` is {least} and `most` {most}; expected `least` <= `most`"))
         })
     }
 }

@@ -185,9 +185,9 @@ impl Pending {
         Self { open: Mutex::default(), limit, of_tenant, idle: Notify::new() }
     }
 
-    /// Whether somebody waits for it.
-    pub(crate) fn holds(&self, key: QueryKey) -> bool {
-        self.lock().entries.contains_key(&key)
+    /// Whose it is, if somebody waits for it.
+    pub(crate) fn tenant_of(&self, key: QueryKey) -> Option<TenantId> {
+        self.lock().entries.get(&key).map(|entry| entry.query.tenant)
     }
 
     /// Takes a query in; gives the bound if there are that many already. `alone` is whether there is no other tenant.

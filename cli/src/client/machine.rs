@@ -21,7 +21,7 @@ pub(crate) enum Pool {
 pub(crate) enum Machine {
     /// Machines that are there or on their way, and those that ended lately.
     List(Server),
-    /// One machine, and what became of it and why.
+    /// One machine: what became of it and why, the numbers behind its pool, and what would be done if it were not there.
     Show(Named),
     /// What became of machines lately, and why, newest first.
     Events(Server),
@@ -56,12 +56,26 @@ pub(crate) fn machines(command: &Machine) -> anyhow::Result<()> {
         Machine::List(server) | Machine::Events(server) => (server, "/v1/machines".to_owned()),
         Machine::Show(Named { name, server }) => (server, format!("/v1/machines?name={}", segment(name))),
     };
-    let answer = server.api()?.get(&path)?.ok()?.json()?;
+    let api = server.api()?;
+    let mut answer = api.get(&path)?.ok()?.json()?;
+    if let Machine::Show(Named { name, .. }) = command {
+        let machine = &answer["machines"][0];
+        let (pool, ended) =
+            (text(machine, "pool").to_owned(), matches!(text(machine, "state"), "gone" | "failed"));
+        let pools = api.get("/v1/pools")?.ok()?.json()?;
+        let pool = list(&pools, "pools").iter().find(|known| text(known, "name") == pool);
+        answer["pool"] = pool.cloned().unwrap_or_default();
+        if !ended {
+            // What it is there for shows in what would be done without it, by the calls that decide.
+            let next = api.get(&format!("/v1/plans/next?without={}", segment(name)))?.ok()?.json()?;
+            answer["without_it"] = next["machines"].clone();
+        }
+    }
     match command {
         _ if server.json => out::json(&answer),
         Machine::List(_) => out::line(machine_table(&answer)),
         Machine::Events(_) => out::line(changes(&answer)),
-        Machine::Show(_) => out::line(format!("{}\n{}", machine_table(&answer), changes(&answer))),
+        Machine::Show(_) => out::line(machine_in_full(&answer)),
     }
 }
 
@@ -150,6 +164,27 @@ fn pool_in_full(pool: &Value) -> String {
     shown
 }
 
+fn machine_in_full(answer: &Value) -> String {
+    let mut shown = format!("{}\n{}", machine_table(answer), changes(answer));
+    if answer["pool"].is_object() {
+        let _ = write!(shown, "\n\n{}", pool_in_full(&answer["pool"]));
+    }
+    if answer["without_it"].is_object() {
+        let steps = list(&answer["without_it"], "steps");
+        let without: Vec<String> = steps
+            .iter()
+            .map(|step| match text(step, "machine") {
+                "" => format!("one of pool {} would be started: {}", text(step, "pool"), text(step, "why")),
+                other => format!("{other} would go ({}): {}", text(step, "step"), text(step, "why")),
+            })
+            .collect();
+        let without =
+            if without.is_empty() { "nothing would take its place".to_owned() } else { without.join("; ") };
+        let _ = write!(shown, "\nwithout it     {without}");
+    }
+    shown
+}
+
 fn machine_table(answer: &Value) -> Table {
     let mut table =
         Table::new(&["machine", "pool", "state", "since", ">start-up s", ">USD/h", "its provider calls it"]);
@@ -180,4 +215,30 @@ fn changes(answer: &Value) -> Table {
         ]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_machine_is_shown_with_the_numbers_behind_its_pool_and_what_would_be_done_without_it() {
+        let machine = json!({"name": "p-1", "pool": "p", "state": "joined", "since_unix_us": 0, "price_usd_per_hour": 0.1});
+        let change = json!({"at_unix_us": 0, "machine": "p-1", "from": null, "to": "asked", "why": "2 are wanted, 1 there or on their way"});
+        let pool = json!({"name": "p", "there": 2, "paid": 2, "wanted_least": 2, "wanted_most": 2, "least": 1, "most": 4, "demand_per_s": 70.0,
+            "busy": 0.7, "strain": 1.0});
+        let step = json!({"step": "start", "pool": "p", "machine": null, "why": "2 are wanted, 1 there or on their way"});
+        let mut answer = json!({"machines": [machine], "changes": [change], "pool": pool, "without_it": {"steps": [step]}});
+        let shown = machine_in_full(&answer);
+        for part in [
+            "p-1",
+            "70.0 queries a second; none busier than 70 %",
+            "without it     one of pool p would be started: 2 are wanted",
+        ] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        answer["without_it"]["steps"] = json!([]);
+        assert!(machine_in_full(&answer).ends_with("nothing would take its place"));
+    }
 }

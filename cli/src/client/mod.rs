@@ -14,6 +14,7 @@ mod measuring;
 pub(crate) mod model;
 pub(crate) mod node;
 pub(crate) mod plan;
+pub(crate) mod policy;
 pub(crate) mod profile;
 pub(crate) mod query;
 pub(crate) mod replica;

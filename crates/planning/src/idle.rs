@@ -150,7 +150,7 @@ mod tests {
     fn who_knows_too_little_tells_nothing() {
         let one = gateway("a", 1_000, &[(TASK, 990)]);
         let mut idle = Idle::default();
-        idle.look(&[one.clone()], Duration::ZERO);
+        idle.look(std::slice::from_ref(&one), Duration::ZERO);
         assert_eq!(seconds(&idle, TASK), (Some(10), None), "it has only begun to look");
         assert_eq!(seconds(&settled(&[]), TASK), (None, None));
         assert_eq!(seconds(&settled(&[Member::new(Role::Scheduler, "s", 1)]), TASK), (None, None));

@@ -2,6 +2,7 @@
 
 use crate::check;
 use crate::error::{Error, Result};
+use crate::policies::{Policy, PolicyOf};
 use crate::records::{App, Tenant, UnixMicros, hex};
 use async_trait::async_trait;
 use modelless_types::{AppId, KeyId, Priority, Scopes, TaskId, TenantId};
@@ -299,6 +300,8 @@ pub struct Doors {
     pub keys: Vec<Key>,
     /// Of those who have one.
     pub quotas: BTreeMap<Owner, Quota>,
+    /// What holds for their queries beside what these say.
+    pub policies: BTreeMap<PolicyOf, Policy>,
     /// What may be used by others than its owner; by task, name and tenant.
     pub grants: Vec<Grant>,
 }
@@ -326,6 +329,9 @@ pub trait Access: Send + Sync {
 
     /// Says what may be used from now on, in place of what was said before.
     async fn set_quota(&self, of: Owner, quota: Quota) -> Result<()>;
+
+    /// Says what holds for queries from now on beside what they say, in place of what was said before. An empty policy says nothing.
+    async fn set_policy(&self, of: PolicyOf, policy: Policy) -> Result<()>;
 
     /// Keeps for a while that a tenant has this artefact. No change of the catalogue.
     async fn note_upload(&self, upload: Upload) -> Result<()>;

@@ -22,6 +22,7 @@ mod learnt;
 mod machines;
 mod mem;
 mod opened;
+mod policies;
 mod records;
 mod sql;
 mod trials;
@@ -53,6 +54,7 @@ pub use machines::{
 pub use mem::MemStore;
 pub use modelless_types::PlanId;
 pub use opened::Opened;
+pub use policies::{POLICIES_MAX, Policy, PolicyBounds, PolicyGoals, PolicyOf};
 pub use records::{
     App, Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition,
     NewVariant, Node, NodeState, Plan, Registered, Replica, SavePlan, SetArtefact, Space, SpaceKind,

@@ -12,6 +12,7 @@ use crate::events::{Event, NewEvent};
 use crate::jobs::Jobs;
 use crate::learnt::{Feedback, FlagChange, LiveAccuracy, Note, StaleProfile, Verdict, measured_otherwise};
 use crate::machines::Machines;
+use crate::policies::{Policy, PolicyOf};
 use crate::records::{
     App, Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
     NodeState, Plan, Registered, Replica, SavePlan, TaskChange, Tenant, Transition, UnixMicros,
@@ -59,6 +60,7 @@ struct State {
     /// Of applications.
     access: Vec<Key>,
     quotas: BTreeMap<Owner, Quota>,
+    policies: BTreeMap<PolicyOf, Policy>,
     /// Sorted.
     grants: Vec<Grant>,
     /// Sizes, and when they were brought.
@@ -213,6 +215,7 @@ impl Store for MemStore {
             }
             state.task(id)?;
             state.catalog.tasks.retain(|task| task.id != id);
+            state.policies.retain(|of, _| of.task != Some(id));
             Ok(())
         })
     }

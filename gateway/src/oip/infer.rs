@@ -62,7 +62,8 @@ pub(crate) async fn run(
         }
     };
     let mut parts = Vec::with_capacity(count);
-    let pace = many::pace(&task.task, &goals, (count, extra.bounded), places.at_once);
+    let usual = caller.policies.applied(task, &goals);
+    let pace = many::pace(&task.task, &usual, (count, extra.bounded), places.at_once);
     let all = many::ask(
         count,
         pace,

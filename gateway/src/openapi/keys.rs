@@ -1,6 +1,7 @@
 //! Keys and tenants.
 
 use super::{Doc, path, query_parameter};
+use crate::goals::{COST_MAX_USD, LATENCY_MAX_MS, NAME_MAX};
 use crate::routes::{AUDIT_SHOWN, AUDIT_SHOWN_MAX, EXPIRY_MAX_S, OVERLAP_MAX_S, OVERLAP_S};
 use modelless_types::Priority;
 use serde_json::{Value, json};
@@ -206,4 +207,44 @@ pub(crate) fn create_tenant() -> Doc {
         .json_body(true, &body)
         .answers(201, "Made.", &schema)
         .errors(&[400, 408, 409, 413, 415, 503])
+}
+
+/// What is said of one.
+fn policy() -> Value {
+    let number = |most: u32| json!({"type": ["number", "null"], "minimum": 0, "maximum": most});
+    let cost = || number(u32::try_from(COST_MAX_USD).unwrap_or(u32::MAX));
+    json!({
+        "goals": {"type": ["object", "null"], "additionalProperties": false, "description": "Where a query gives none; they go before those of its task.", "properties": {
+            "accuracy": number(1), "latency_ms": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": LATENCY_MAX_MS}, "max_cost": cost(),
+            "prefer": {"anyOf": [{"type": "string", "enum": ["accuracy", "cost", "latency"]}, {"type": "null"}]},
+        }},
+        "bounds": {"type": ["object", "null"], "additionalProperties": false, "description": "Whatever it gives: no floor is lower, no ceiling is higher.", "properties": {
+            "accuracy": number(1), "max_cost": cost(),
+        }},
+        "model": {"type": ["string", "null"], "minLength": 1, "maxLength": NAME_MAX, "description": "Only this model answers: a name, or NAME@VERSION. Needs a task."},
+        "variant": {"type": ["string", "null"], "minLength": 1, "maxLength": NAME_MAX, "description": "Only this variant. Needs a task."},
+        "tenant": {"type": ["string", "null"]}, "app": {"type": ["string", "null"]}, "task": {"type": ["string", "null"]},
+    })
+}
+
+pub(crate) fn policies() -> Doc {
+    let schema = json!({"type": "object", "properties": {
+        "policies": {"type": "array", "items": {"type": "object", "properties": policy()}},
+    }});
+    Doc::new("listPolicies", "access", "What holds for queries beside what they say themselves")
+        .describe("Of your tenant; for the operator of all.")
+        .answers(200, "Without `app` for all of the tenant's, without `task` for all tasks.", &schema)
+        .errors(&[503])
+}
+
+pub(crate) fn set_policy() -> Doc {
+    let mut body = json!({"type": "object", "additionalProperties": false, "properties": policy()});
+    body["properties"]["app"] = json!({"anyOf": [plain_name(), {"type": "null"}], "description": "Made if there is none. Without it all of the tenant's, which only the operator may say."});
+    body["example"] =
+        json!({"app": "shop", "task": "fashion", "goals": {"accuracy": 0.9}, "bounds": {"max_cost": 0.001}});
+    Doc::new("setPolicy", "access", "Say what holds for the queries of an application or a tenant")
+        .describe("In place of what was said before for the same tenant, application and task; one that says nothing takes it away.")
+        .json_body(true, &body)
+        .answers(200, "What holds now.", &json!({"type": "object", "properties": policy()}))
+        .errors(&[400, 404, 408, 409, 413, 415, 422, 503])
 }

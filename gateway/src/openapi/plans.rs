@@ -160,7 +160,7 @@ pub(crate) fn dry_run_with() -> Doc {
         "pools": {"type": ["object", "null"], "required": ["busy", "pools"], "additionalProperties": false, "properties": {
             "budget": {"type": ["integer", "null"], "minimum": 0, "description": "Millionths of a dollar an hour."},
             "busy": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
-            "pools": {"type": "array", "items": {"type": "object"}, "minItems": 1, "maxItems": 100,
+            "pools": {"type": "array", "items": {"type": "object"}, "minItems": 1, "maxItems": 20,
                 "description": "As `modelless plan --dry-run --pools FILE` makes them of a file of pools."},
         }},
     }});

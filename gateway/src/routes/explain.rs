@@ -44,7 +44,7 @@ pub(super) async fn explain(
             return Err(ApiError::unsupported_media(message));
         }
     }
-    let goals = task.resolve(&given)?;
+    let (goals, from) = caller.policies.apply(task, &task.resolve(&given)?)?;
     // Asked of copies: looking must not change what is looked at, and takes longer than the router should wait.
     let (mut snapshot, mut load, now) =
         core.driver.look(|router, now| (router.snapshot().clone(), router.load().clone(), now));
@@ -52,6 +52,9 @@ pub(super) async fn explain(
     let mut told = shown(&view, task, &goals, &snapshot, &explanation);
     if let Some(running) = &task.trial {
         told["trial"] = trial(running, &snapshot, &goals);
+    }
+    if told["goals"].is_object() {
+        told["goals"]["from"] = crate::show::origins(&from);
     }
     Ok(json_response(StatusCode::OK, &told))
 }

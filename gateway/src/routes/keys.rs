@@ -129,7 +129,11 @@ fn only_locked(app: &App) -> Result<(), ApiError> {
 }
 
 /// Its own tenant, or for the operator any.
-fn tenant<'a>(doors: &'a Doors, caller: &Caller, name: Option<&str>) -> Result<&'a Tenant, ApiError> {
+pub(super) fn tenant<'a>(
+    doors: &'a Doors,
+    caller: &Caller,
+    name: Option<&str>,
+) -> Result<&'a Tenant, ApiError> {
     let found = doors.tenants.iter().find(|tenant| match name {
         Some(name) => tenant.name == name,
         None => tenant.id == caller.tenant,
@@ -140,7 +144,7 @@ fn tenant<'a>(doors: &'a Doors, caller: &Caller, name: Option<&str>) -> Result<&
     })
 }
 
-fn mine(caller: &Caller, tenant: TenantId) -> bool {
+pub(super) fn mine(caller: &Caller, tenant: TenantId) -> bool {
     caller.is_operator() || caller.tenant == tenant
 }
 

@@ -20,6 +20,7 @@ mod oip;
 mod openai;
 mod params;
 mod plans;
+mod policies;
 mod profiles;
 mod query;
 mod recall;
@@ -323,6 +324,8 @@ pub(crate) const ROUTES: &[Route] = &[
     route(Method::POST, "/v1/keys/{key}/rotate", Needs::ADMIN, || post(keys::rotate), openapi::keys::rotate),
     route(Method::DELETE, "/v1/keys/{key}", Needs::ADMIN, || delete(keys::revoke), openapi::keys::revoke),
     looking(Method::GET, "/v1/audit", Needs::ADMIN, || get(audit::list), openapi::keys::audit),
+    looking(Method::GET, "/v1/policies", Needs::ADMIN, || get(policies::list), openapi::keys::policies),
+    route(Method::PUT, "/v1/policies", Needs::ADMIN, || put(policies::set), openapi::keys::set_policy),
     looking(Method::GET, "/v1/tenants", Needs::Operator, || get(keys::tenants), openapi::keys::tenants),
     route(
         Method::POST,

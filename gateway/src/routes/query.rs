@@ -92,7 +92,7 @@ async fn all(
     let (mut parts, mut list) = (Vec::with_capacity(count), List::default());
     let asked = many::ask(
         count,
-        many::pace(&task.task, &goals, (count, bounded), places.at_once),
+        many::pace(&task.task, &caller.policies.applied(task, &goals), (count, bounded), places.at_once),
         one,
         |answered: &Answered| gathered.add(answered.answer.body.len()).map(|()| answered.total),
         |mut answered: Answered| {

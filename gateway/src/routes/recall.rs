@@ -18,7 +18,7 @@ use modelless_decision::explain::recall;
 use modelless_decision::route::{Did, Seen};
 use modelless_live::Role;
 use modelless_store::UnixMicros;
-use modelless_types::{Micros, QueryNumber};
+use modelless_types::{Goals, Micros, QueryNumber};
 use serde_json::{Value, json};
 use std::time::SystemTime;
 
@@ -53,7 +53,8 @@ fn number(core: &Core, text: &str) -> Result<QueryNumber, ApiError> {
 /// Why a query is not found here: who has it, or that it is kept no longer. Another tenant's looks like one that is forgotten.
 fn not_here(core: &Core, caller: &Caller, number: QueryNumber) -> ApiError {
     let key = core.key_of(number);
-    if key.is_some_and(|key| core.pending.holds(key)) {
+    let open = key.and_then(|key| core.pending.tenant_of(key));
+    if open.is_some_and(|tenant| caller.is_operator() || caller.tenant == tenant) {
         return ApiError::not_found(
             "not_ended",
             "this query has not ended yet; ask again when it is answered",
@@ -96,13 +97,15 @@ fn told(core: &Core, caller: &Caller, kept: &Decision) -> Value {
     // It may see less than whoever asked the query; an operator sees everything.
     let seen = if caller.is_operator() { view } else { core.view_of(caller) };
     let task = seen.tasks.values().find(|task| task.task.id == kept.asked.task);
+    // With the task's defaults as they were then.
+    let goals = Goals { accuracy: kept.asked.accuracy, ..kept.asked.goals };
     let (decisions, _) = core.driver.look(|router, _| router.seen(kept.key));
     let decisions = decisions.iter().map(|decision| {
         let mut shown = task.map_or_else(
             || json!({"task": told["task"], "candidates": []}), // it was removed since
             |task| {
                 let (snapshot, explanation) = recall(decision, kept.asked.task, &kept.asked.goals);
-                explained(&seen, task, &kept.asked.goals, &snapshot, &explanation)
+                explained(&seen, task, &goals, &snapshot, &explanation)
             },
         );
         for candidate in shown["candidates"].as_array_mut().into_iter().flatten() {

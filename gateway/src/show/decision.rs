@@ -1,6 +1,7 @@
 //! A query that has ended: what was asked, what it came to, and why.
 
 use super::fleet::variant_name;
+use crate::access::Origins;
 use crate::decisions::{Came, Decision};
 use crate::told::GIVEN_BEFORE;
 use crate::view::View;
@@ -37,6 +38,7 @@ pub(crate) fn decision(view: &View, decision: &Decision) -> Value {
     let pinned = goals.model.and_then(model);
     given("model", pinned.map(|model| json!(format!("{}@{}", model.name, model.version))));
     given("variant", goals.variant.map(|variant| json!(variant_name(view, variant))));
+    shown["asked"]["from"] = origins(&asked.from);
     if let Some(trial) = decision.trial {
         shown["trial"] = json!(trial.to_string());
     }
@@ -55,6 +57,24 @@ pub(crate) fn decision(view: &View, decision: &Decision) -> Value {
             shown["in_time"] = json!(asked.latency.map(|latency| *total <= latency));
         }
         Came::Refused(reason) => shown["outcome"] = json!(reason),
+    }
+    shown
+}
+
+/// Where goals come from: the query, its application, its tenant or the task. Of those that nobody gave nothing is said.
+pub(crate) fn origins(from: &Origins) -> Value {
+    let Origins { accuracy, latency, max_cost, prefer, pin } = from;
+    let mut shown = json!({});
+    for (name, origin) in [
+        ("accuracy", accuracy),
+        ("latency_ms", latency),
+        ("max_cost", max_cost),
+        ("prefer", prefer),
+        ("pin", pin),
+    ] {
+        if let Some(origin) = origin.name() {
+            shown[name] = json!(origin);
+        }
     }
     shown
 }

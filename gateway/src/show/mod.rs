@@ -13,7 +13,7 @@ pub(crate) use catalog::{
     flag_change, live_accuracy, measuring, model, model_in_full, task, task_in_full, unavailable,
     usual_metric, variants, version_change,
 };
-pub(crate) use decision::decision;
+pub(crate) use decision::{decision, origins};
 pub(crate) use fleet::{
     demand, explained, finding, members, nodes, replica, replicas, task_name, transition,
 };

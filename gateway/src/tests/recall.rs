@@ -88,6 +88,8 @@ async fn what_is_not_kept_is_a_no_that_says_why_and_names_who_has_it() {
     assert_eq!(no(&world.get(&path("nothing")).await), (400, "malformed".to_owned()));
     assert_eq!(no(&world.get(&path(&"A".repeat(52))).await).0, 404, "nobody signed that");
     // It lies so far from here that it was never given out.
+    let next = format!("{:016x}", base.wrapping_add(1));
+    assert_eq!(no(&world.get(&path(&next)).await), (404, "unknown_query".to_owned()), "nobody has it yet");
     let far = format!("{:016x}", base.wrapping_add(1 << 50));
     assert_eq!(no(&world.get(&path(&far)).await), (404, "unknown_query".to_owned()));
     // Another gateway counts from a little below it.

@@ -15,6 +15,8 @@ on_both_databases! {
     impossible_goals_come_back_with_goals_that_can_be_met,
     pins_are_kept,
     explain_names_every_candidate_and_what_spoke_for_or_against_it,
+    a_query_is_explained_afterwards_by_its_number_as_it_was_decided_then,
+    policies_hold_for_what_queries_do_not_say_and_bound_what_they_do,
 }
 
 fn different_goals_give_different_variants(database: Database) -> Result<()> {
@@ -144,6 +146,75 @@ fn explain_names_every_candidate_and_what_spoke_for_or_against_it(database: Data
     ensure!(statuses.contains("below_floor") && statuses.contains("chosen"), "{statuses:?} in {explained}");
     let chosen: Vec<_> = candidates.iter().filter(|c| c["finding"] == "chosen").collect();
     ensure!(chosen.len() == 1, "{explained}");
+    demo.server.stop()
+}
+
+fn a_query_is_explained_afterwards_by_its_number_as_it_was_decided_then(database: Database) -> Result<()> {
+    let demo = Demo::start_on(database, &[])?;
+    let explained = |number: &str| -> Result<serde_json::Value> {
+        let args = ["explain", "--query", number, "--json", "--server", &demo.server.url()];
+        let output = demo.server.command(&args)?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(serde_json::from_slice(&output.stdout)?)
+    };
+    let response = demo.ask("boot.png", "?accuracy=0.9&latency_ms=5000")?;
+    let answer = Answer::of(&response)?;
+    let number = response.header("modelless-query").context("a number")?.to_owned();
+    let told = explained(&number)?;
+    ensure!(
+        told["variant"] == answer.variant.as_str() && told["asked"]["from"]["accuracy"] == "query",
+        "{told}"
+    );
+    let decisions = told["decisions"].as_array().context("decisions")?;
+    let last = decisions.last().context("a decision")?;
+    ensure!(last["did"]["action"] == "sent", "{told}");
+    let found: BTreeSet<_> = last["candidates"]
+        .as_array()
+        .context("candidates")?
+        .iter()
+        .filter_map(|c| c["finding"].as_str())
+        .collect();
+    ensure!(found.contains("below_floor") && found.contains("chosen"), "{found:?} in {told}");
+    ensure!(told["stages"].as_array().is_some_and(|stages| stages.len() == 8), "{told}");
+
+    let refused = demo.ask("boot.png", "?accuracy=0.99")?;
+    let told = explained(refused.header("modelless-query").context("a refusal's number")?)?;
+    ensure!(
+        told["outcome"] == "floor_unreachable" && told["decisions"][0]["did"]["action"] == "refused",
+        "{told}"
+    );
+
+    let shown = demo.server.command(&["explain", "--query", &number, "--server", &demo.server.url()])?;
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    ensure!(shown.contains("it was taken") && shown.contains("running the batch"), "{shown}");
+    let none =
+        demo.server.command(&["explain", "--query", "0123456789abcdef", "--server", &demo.server.url()])?;
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    ensure!(!none.status.success() && said.contains("no gateway that is here now"), "{said}");
+    demo.server.stop()
+}
+
+fn policies_hold_for_what_queries_do_not_say_and_bound_what_they_do(database: Database) -> Result<()> {
+    let demo = Demo::start_on(database, &[])?;
+    let policy = |args: &[&str]| -> Result<String> {
+        let url = demo.server.url();
+        let all: Vec<&str> = ["policy"].iter().chain(args).chain(&["--server", &url]).copied().collect();
+        let output = demo.server.command(&all)?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    policy(&["set", "default/default", "--task", "fashion", "--accuracy", "0.92", "--prefer", "cost"])?;
+    ensure!(demo.answer("boot.png", "")?.accuracy >= 0.92, "the floor of the application");
+    ensure!(demo.answer("boot.png", "?accuracy=0.5")?.accuracy < 0.92, "a query's own goes first");
+    policy(&["set", "default", "--least-accuracy", "0.92"])?;
+    ensure!(demo.answer("boot.png", "?accuracy=0.5")?.accuracy >= 0.92, "no query goes below that");
+    let listed = policy(&["list"])?;
+    ensure!(listed.contains("accuracy >= 0.9200, prefer cost") && listed.contains("at least"), "{listed}");
+    policy(&["set", "default", "--none"])?;
+    policy(&["set", "default/default", "--task", "fashion", "--model", "mlp_s"])?;
+    ensure!(demo.answer("boot.png", "")?.model == "mlp_s", "what is pinned answers");
+    let other = demo.ask("boot.png", "?model=cnn_l")?;
+    ensure!(other.status == 403 && reason(&other)? == "pinned_otherwise", "{}", other.text());
     demo.server.stop()
 }
 

@@ -90,6 +90,14 @@ fn machines(gateway: SocketAddr) -> Result<Value> {
     Connection::open(gateway)?.exchange(&Request::get("/v1/machines"))?.json()
 }
 
+/// How many machines a dry run says would be started.
+fn would_start(gateway: SocketAddr, query: &str) -> Result<usize> {
+    let path = format!("/v1/plans/next{query}");
+    let next = Connection::open(gateway)?.exchange(&Request::get(&path))?.json()?;
+    let steps = next["machines"]["steps"].as_array().with_context(|| format!("{path}: {next}"))?;
+    Ok(steps.iter().filter(|step| step["step"] == "start").count())
+}
+
 #[test]
 fn machines_come_when_more_is_asked_and_go_when_it_is_not_and_no_query_notices() -> Result<()> {
     let mut bed = Bed::new("come-and-go")?;
@@ -97,6 +105,10 @@ fn machines_come_when_more_is_asked_and_go_when_it_is_not_and_no_query_notices()
     let gateway = bed.gateway()?;
     let names = bed.settles(gateway, 1, 3)?;
     loaded(gateway, &[&names[0]])?;
+    // What would be done is told before it is: without this machine another comes, and for more queries more do.
+    ensure!(would_start(gateway, &format!("?without={}", names[0]))? == 1, "in its place");
+    ensure!(would_start(gateway, "?demand=fashion=1000")? == 2, "as many as may be");
+    ensure!(would_start(gateway, "")? == 0 && bed.processes().len() == 1, "nothing of that was done");
 
     let load = Load::default();
     let result = thread::scope(|scope| {

@@ -13,7 +13,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn get(server: SocketAddr, path: &str) -> Result<Value> {
     Connection::open(server)?.exchange(&Request::get(path))?.json()

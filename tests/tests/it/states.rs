@@ -109,6 +109,18 @@ fn a_plan_and_what_would_change_are_shown_with_the_figures_that_decide() -> Resu
     let gone = all(&without, "changes")?;
     ensure!(gone.len() == pinned.len() && gone.iter().all(|change| change["change"] == "unpin"), "{without}");
 
+    ensure!(next["machines"].is_null(), "nobody sees to machines here: {next}");
+    let folder = tempfile::tempdir()?;
+    let pools = folder.path().join("pools.toml");
+    std::fs::write(&pools, "[pools.p]\nmost = 900\nprice = 0.1\nlanes = 1\n[pools.p.process]\n")?;
+    let pools = pools.to_str().context("a plain path")?;
+    let machines = |demand: &str| -> Result<usize> {
+        let supposed = plan(&["--dry-run", "--pools", pools, "--demand", demand])?;
+        Ok(all(&supposed["machines"], "steps")?.iter().filter(|step| step["step"] == "start").count())
+    };
+    let (none, some, many) = (machines("fashion=0")?, machines("fashion=5000")?, machines("fashion=50000")?);
+    ensure!(none == 0 && some >= 1 && many > some, "{none}, {some} and {many} machines");
+
     // With another profile the words are others, and so is what would be done.
     let mut profiles = demo.server.get_json("/v1/profiles?variant=cnn_l-fp32")?;
     let entries = profiles["profiles"].as_array_mut().context("profiles")?;

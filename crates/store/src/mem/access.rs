@@ -7,6 +7,7 @@ use crate::access::{
 };
 use crate::check;
 use crate::error::{Error, Result};
+use crate::policies::{POLICIES_MAX, Policy, PolicyOf};
 use crate::records::{App, Tenant, UnixMicros};
 use async_trait::async_trait;
 use modelless_types::{AppId, KeyId, TaskId, TenantId};
@@ -59,6 +60,7 @@ impl Access for MemStore {
             apps: state.catalog.apps.clone(),
             keys: state.access.clone(),
             quotas: state.quotas.clone(),
+            policies: state.policies.clone(),
             grants: state.grants.clone(),
         })
     }
@@ -149,6 +151,28 @@ impl Access for MemStore {
             state.quotas.remove(&of);
             if quota != Quota::default() {
                 state.quotas.insert(of, quota);
+            }
+            Ok(())
+        })
+    }
+
+    async fn set_policy(&self, of: PolicyOf, policy: Policy) -> Result<()> {
+        policy.check(of)?;
+        self.register(|state| {
+            let known = match of.owner {
+                Owner::Tenant(id) => state.catalog.tenants.iter().any(|tenant| tenant.id == id),
+                Owner::App(id) => state.catalog.apps.iter().any(|app| app.id == id),
+            };
+            if !known {
+                return Err(of.no_owner());
+            }
+            of.task.map_or(Ok(()), |task| state.task(task).map(|_| ()))?;
+            state.policies.remove(&of);
+            if !policy.is_empty() {
+                if state.policies.len() >= POLICIES_MAX {
+                    return Err(full("policy", POLICIES_MAX));
+                }
+                state.policies.insert(of, policy);
             }
             Ok(())
         })

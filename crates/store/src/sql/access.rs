@@ -9,6 +9,7 @@ use crate::access::{
 };
 use crate::check;
 use crate::error::{Error, Result};
+use crate::policies::{POLICIES_MAX, Policy, PolicyOf};
 use crate::records::{App, Tenant, UnixMicros, hex};
 use async_trait::async_trait;
 use modelless_types::{AppId, KeyId, Scopes, TaskId, TenantId};
@@ -65,6 +66,10 @@ impl Access for SqlStore {
 
     async fn set_quota(&self, of: Owner, quota: Quota) -> Result<()> {
         set_quota(&self.db, of, &quota).await
+    }
+
+    async fn set_policy(&self, of: PolicyOf, policy: Policy) -> Result<()> {
+        set_policy(&self.db, of, &policy).await
     }
 
     async fn note_upload(&self, upload: Upload) -> Result<()> {
@@ -154,6 +159,11 @@ async fn doors(db: &Db) -> Result<Doors> {
         bounded(&mut doors, Owner::App(app.id), row.json()?);
         doors.apps.push(app);
     }
+    for row in tx.fetch("SELECT tenant, app, task, policy FROM policies", Vec::new()).await? {
+        let mut row = row.read(name);
+        let of = PolicyOf::read(TenantId(row.num()?), row.num()?, row.num()?);
+        doors.policies.insert(of, row.json()?);
+    }
     for row in tx.fetch("SELECT task, name, tenant FROM model_grants", Vec::new()).await? {
         let mut row = row.read(name);
         let (task, name) = (TaskId(row.num()?), row.text()?);
@@ -207,6 +217,40 @@ async fn set_quota(db: &Db, of: Owner, quota: &Quota) -> Result<()> {
             Owner::Tenant(id) => Error::not_found("tenant", id),
             Owner::App(id) => Error::not_found("application", id),
         });
+    }
+    tx.commit().await
+}
+
+async fn set_policy(db: &Db, of: PolicyOf, policy: &Policy) -> Result<()> {
+    policy.check(of)?;
+    let text = serde_json::to_string(policy).map_err(|error| Error::invalid("policy", error.to_string()))?;
+    let mut tx = db.begin().await?;
+    tx.next("catalog").await?;
+    let (tenant, app, known) = match of.owner {
+        Owner::Tenant(id) => {
+            (id, 0, tx.first("SELECT id FROM tenants WHERE id = $1", args![id.0]).await?.is_some())
+        }
+        Owner::App(id) => match tx.first("SELECT tenant FROM apps WHERE id = $1", args![id.0]).await? {
+            Some(row) => (TenantId(row.read(&db.name).num()?), id.0, true),
+            None => (TenantId(0), id.0, false),
+        },
+    };
+    if !known {
+        return Err(of.no_owner());
+    }
+    let task = of.task.map_or(0, |task| task.0);
+    if let Some(task) = of.task {
+        let known = tx.first("SELECT id FROM tasks WHERE id = $1", args![task.0]).await?;
+        known.ok_or_else(|| Error::not_found("task", task))?;
+    }
+    tx.exec("DELETE FROM policies WHERE tenant = $1 AND app = $2 AND task = $3", args![tenant.0, app, task])
+        .await?;
+    if !policy.is_empty() {
+        if count(&db.name, &mut tx, "SELECT count(*) FROM policies").await? >= POLICIES_MAX {
+            return Err(full("policy", POLICIES_MAX));
+        }
+        let sql = "INSERT INTO policies (tenant, app, task, policy) VALUES ($1, $2, $3, $4)";
+        tx.exec(sql, args![tenant.0, app, task, text]).await?;
     }
     tx.commit().await
 }

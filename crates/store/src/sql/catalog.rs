@@ -198,6 +198,7 @@ pub(crate) async fn remove_task(db: &Db, id: TaskId) -> Result<()> {
     if tx.first("SELECT id FROM models WHERE task = $1", args![id.0]).await?.is_some() {
         return Err(Error::task_in_use(id));
     }
+    tx.exec("DELETE FROM policies WHERE task = $1", args![id.0]).await?;
     if tx.exec("DELETE FROM tasks WHERE id = $1", args![id.0]).await? == 0 {
         return Err(Error::not_found("task", id));
     }

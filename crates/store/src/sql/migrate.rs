@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use std::collections::BTreeSet;
 
 /// Every step, oldest first. A released one never changes.
-const STEPS: [(i64, &str, &str); 15] = [
+const STEPS: [(i64, &str, &str); 16] = [
     (1, "foundation", include_str!("../../../../migrations/0001_foundation.sql")),
     (2, "batching", include_str!("../../../../migrations/0002_batching.sql")),
     (3, "accuracy_rule", include_str!("../../../../migrations/0003_accuracy_rule.sql")),
@@ -24,6 +24,7 @@ const STEPS: [(i64, &str, &str); 15] = [
     (14, "jobs", include_str!("../../../../migrations/0014_jobs.sql")),
     (15, "sleep", include_str!("../../../../migrations/0015_sleep.sql")),
     (16, "trials", include_str!("../../../../migrations/0016_trials.sql")),
+    (17, "policies", include_str!("../../../../migrations/0017_policies.sql")),
 ];
 
 /// The newest version known here.

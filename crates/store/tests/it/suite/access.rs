@@ -4,10 +4,10 @@ use super::{missing, refused, store_suite};
 use crate::backends::Backend;
 use crate::samples::{a_task, model};
 use modelless_store::{
-    ENDED_KEYS_KEPT, Error, Grant, Key, NewKey, Owner, Quota, Rotation, SecretKey, Store, UPLOAD_KEPT,
-    UPLOADS_MAX, UnixMicros, Upload, Visibility,
+    ENDED_KEYS_KEPT, Error, Grant, Key, NewKey, Owner, Policy, PolicyBounds, PolicyGoals, PolicyOf, Quota,
+    Rotation, SecretKey, Store, UPLOAD_KEPT, UPLOADS_MAX, UnixMicros, Upload, Visibility,
 };
-use modelless_types::{AppId, KeyId, Scope, Scopes, TenantId};
+use modelless_types::{Accuracy, AppId, CostPer1k, KeyId, Micros, Prefer, Scope, Scopes, TaskId, TenantId};
 
 store_suite! {
     doors_are_open_until_the_first_key_and_never_again,
@@ -19,6 +19,7 @@ store_suite! {
     what_a_tenant_uploaded_is_its_own_for_a_day,
     a_change_of_keys_is_one_of_the_catalogue,
     a_quota_is_kept_until_another_takes_its_place,
+    a_policy_is_kept_for_whom_and_what_it_was_said_and_goes_with_its_task,
     models_of_a_name_are_used_by_whom_their_owner_says,
     ended_keys_are_forgotten_once_many_came_after_them,
 }
@@ -172,6 +173,47 @@ async fn a_quota_is_kept_until_another_takes_its_place(backend: Backend) {
     ] {
         refused(store.access().set_quota(Owner::App(AppId::DEFAULT), wrong).await);
     }
+}
+
+async fn a_policy_is_kept_for_whom_and_what_it_was_said_and_goes_with_its_task(backend: Backend) {
+    let store = backend.open().await;
+    let task = a_task(&*store).await.id;
+    let version = store.catalog_version().await.unwrap();
+    let bounds = PolicyBounds { max_cost: Some(CostPer1k(7)), ..PolicyBounds::default() };
+    let tight = Policy { bounds, ..Policy::default() };
+    let goals = PolicyGoals {
+        accuracy: Accuracy::from_ppm(900_000),
+        latency: Some(Micros(50_000)),
+        prefer: Some(Prefer::Cost),
+        ..PolicyGoals::default()
+    };
+    let own = Policy { goals, model: Some("m@2".to_owned()), ..Policy::default() };
+    let (all, app) = (Owner::Tenant(TenantId::DEFAULT), Owner::App(AppId::DEFAULT));
+    let of = |owner, task| PolicyOf { owner, task };
+    store.access().set_policy(of(all, None), tight.clone()).await.unwrap();
+    store.access().set_policy(of(app, Some(task)), own.clone()).await.unwrap();
+    assert!(store.catalog_version().await.unwrap() > version);
+    let policies = async || backend.open().await.access().doors().await.unwrap().policies;
+    let both = [(of(all, None), tight.clone()), (of(app, Some(task)), own.clone())];
+    assert_eq!(policies().await, both.into_iter().collect());
+    store.access().set_policy(of(app, Some(task)), tight.clone()).await.unwrap();
+    assert_eq!(policies().await[&of(app, Some(task))], tight, "another took its place");
+    store.access().set_policy(of(all, None), Policy::default()).await.unwrap();
+    assert_eq!(policies().await.len(), 1, "it says nothing any more");
+    missing(store.access().set_policy(of(Owner::Tenant(TenantId(99)), None), tight.clone()).await);
+    missing(store.access().set_policy(of(Owner::App(AppId(99)), None), tight.clone()).await);
+    missing(store.access().set_policy(of(all, Some(TaskId(99))), tight.clone()).await);
+    let never = PolicyGoals { latency: Some(Micros(0)), ..PolicyGoals::default() };
+    refused(store.access().set_policy(of(app, None), own).await);
+    for wrong in [
+        Policy { goals: never, ..Policy::default() },
+        Policy { variant: Some(String::new()), ..Policy::default() },
+        Policy { model: Some("x".repeat(201)), ..Policy::default() },
+    ] {
+        refused(store.access().set_policy(of(app, Some(task)), wrong).await);
+    }
+    store.remove_task(task).await.unwrap();
+    assert!(policies().await.is_empty(), "a policy for a task goes with it");
 }
 
 async fn models_of_a_name_are_used_by_whom_their_owner_says(backend: Backend) {

@@ -1,0 +1,120 @@
+//! What holds for the queries of a tenant or an application beside what they say themselves: goals where they give none, bounds on what
+//! they may ask for, and who answers.
+
+use crate::access::Owner;
+use crate::check;
+use crate::error::{Error, Result};
+use modelless_types::{Accuracy, AppId, CostPer1k, Micros, Prefer, TaskId, TenantId};
+use serde::{Deserialize, Serialize};
+
+/// Policies of all tenants together; there is room for no more.
+pub const POLICIES_MAX: usize = 10_000;
+/// The longest bound on a latency, as for queries.
+const LATENCY_MAX: Micros = Micros::from_secs(3_600);
+/// The longest name of a model or variant.
+const NAME_MAX: usize = 200;
+
+/// Goals where a query gives none. They go before those of its task.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PolicyGoals {
+    /// A floor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<Accuracy>,
+    /// From arrival to the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Micros>,
+    /// A ceiling.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_cost: Option<CostPer1k>,
+    /// What idle capacity is spent on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefer: Option<Prefer>,
+}
+
+/// Bounds that hold whatever a query asks for.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PolicyBounds {
+    /// No floor is lower.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<Accuracy>,
+    /// No ceiling is higher.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_cost: Option<CostPer1k>,
+}
+
+/// All of it. What is not said is left to whoever asks.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Policy {
+    /// Where a query gives none.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub goals: PolicyGoals,
+    /// Whatever it gives.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub bounds: PolicyBounds,
+    /// Only this model answers: a name, or NAME@VERSION.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Only this variant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+}
+
+fn is_nothing<T: Default + PartialEq>(of: &T) -> bool {
+    *of == T::default()
+}
+
+impl Policy {
+    /// Whether it says anything.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What holds in every store.
+    pub(crate) fn check(&self, of: PolicyOf) -> Result<()> {
+        let refuse = |why: &str| Err(Error::invalid("policy", why));
+        if let Some(latency) = self.goals.latency
+            && !(1..=LATENCY_MAX.0).contains(&latency.0)
+        {
+            return refuse("its latency is none; expected more than 0 and at most an hour");
+        }
+        for cost in [self.goals.max_cost, self.bounds.max_cost].into_iter().flatten() {
+            check::number("policy", cost.0)?;
+        }
+        if of.task.is_none() && (self.model.is_some() || self.variant.is_some()) {
+            return refuse("models and variants are a task's; say for which task they are pinned");
+        }
+        for name in [&self.model, &self.variant].into_iter().flatten() {
+            if name.is_empty() || name.len() > NAME_MAX {
+                return refuse("a pinned model or variant needs a name of at most 200 bytes");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// For whose queries, and to which task.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PolicyOf {
+    /// Whose.
+    pub owner: Owner,
+    /// To this one; `None` is every task.
+    pub task: Option<TaskId>,
+}
+
+impl PolicyOf {
+    pub(crate) fn no_owner(self) -> Error {
+        match self.owner {
+            Owner::Tenant(id) => Error::not_found("tenant", id),
+            Owner::App(id) => Error::not_found("application", id),
+        }
+    }
+
+    /// As it stands in a table: 0 is all applications, and all tasks.
+    pub(crate) fn read(tenant: TenantId, app: u32, task: u32) -> Self {
+        let owner = if app == 0 { Owner::Tenant(tenant) } else { Owner::App(AppId(app)) };
+        Self { owner, task: (task != 0).then_some(TaskId(task)) }
+    }
+}
