@@ -30,14 +30,13 @@ const PRICE_MAX: PricePerHour = PricePerHour(1_000_000_000_000);
 /// All pools, as somebody sets them.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Pools {
+pub(crate) struct Setting {
     budget: Option<PricePerHour>,
     busy: f64,
-    #[expect(clippy::struct_field_names, reason = "as it is written")]
     pools: Vec<PoolSetting>,
 }
 
-impl Pools {
+impl Setting {
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.pools.is_empty() || self.pools.len() > POOLS_MAX {
             return Err(format!("there are {} pools; expected 1 to {POOLS_MAX}", self.pools.len()));
@@ -97,14 +96,14 @@ pub(crate) struct Told {
 }
 
 /// Nothing where no scheduler sees to machines, and none is supposed to.
-pub(crate) async fn told(app: &App, supposed: Option<&Pools>) -> Result<Option<Told>, ApiError> {
+pub(crate) async fn told(app: &App, supposed: Option<&Setting>) -> Result<Option<Told>, ApiError> {
     let rented = app.store.rented();
     let stand = rented.pools().await?;
     let read = |pool: &PoolStands| serde_json::from_str::<Said>(&pool.json).ok();
     let said: Vec<Said> = stand.iter().filter_map(read).collect();
     let strain = said.iter().map(|said| said.strain).fold(1.0, f64::max);
     let usd = |usd: f64| PricePerHour::parse_usd(&format!("{usd}"));
-    let (settings, budget, busy, listed) = if let Some(Pools { budget, busy, pools }) = supposed {
+    let (settings, budget, busy, listed) = if let Some(Setting { budget, busy, pools }) = supposed {
         let all = pools.iter().map(|pool| pool.rules.name.clone()).collect();
         (pools.clone(), *budget, *busy, all)
     } else {

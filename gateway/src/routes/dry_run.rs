@@ -6,7 +6,7 @@ use super::{Answer, FromApp, Params, Shared};
 use crate::access::Caller;
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
-use crate::machinery::{self, Pools};
+use crate::machinery::{self, Setting};
 use crate::outlook;
 use crate::show;
 use crate::suggest::{excerpt, suggest};
@@ -37,7 +37,7 @@ struct Supposed {
     /// So much were asked of tasks: queries a second, or `x10` for ten times as much as now.
     demand: BTreeMap<String, String>,
     /// Pools were set so.
-    pools: Option<Pools>,
+    pools: Option<Setting>,
 }
 
 pub(super) async fn get(State(app): FromApp, caller: Caller, uri: Uri) -> Answer {

@@ -54,7 +54,7 @@ pub(super) async fn explain(
         told["trial"] = trial(running, &snapshot, &goals);
     }
     if told["goals"].is_object() {
-        told["goals"]["from"] = crate::show::origins(&from);
+        told["goals"]["from"] = crate::show::origins(from);
     }
     Ok(json_response(StatusCode::OK, &told))
 }

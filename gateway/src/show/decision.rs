@@ -38,7 +38,7 @@ pub(crate) fn decision(view: &View, decision: &Decision) -> Value {
     let pinned = goals.model.and_then(model);
     given("model", pinned.map(|model| json!(format!("{}@{}", model.name, model.version))));
     given("variant", goals.variant.map(|variant| json!(variant_name(view, variant))));
-    shown["asked"]["from"] = origins(&asked.from);
+    shown["asked"]["from"] = origins(asked.from);
     if let Some(trial) = decision.trial {
         shown["trial"] = json!(trial.to_string());
     }
@@ -62,7 +62,7 @@ pub(crate) fn decision(view: &View, decision: &Decision) -> Value {
 }
 
 /// Where goals come from: the query, its application, its tenant or the task. Of those that nobody gave nothing is said.
-pub(crate) fn origins(from: &Origins) -> Value {
+pub(crate) fn origins(from: Origins) -> Value {
     let Origins { accuracy, latency, max_cost, prefer, pin } = from;
     let mut shown = json!({});
     for (name, origin) in [
