@@ -191,7 +191,7 @@ fn kept(task: &Value) -> String {
         keep => keep,
     };
     let wakes = match task["wake_ms"].as_f64() {
-        Some(ms) => format!(", which is answered in about {ms:.0} ms as its model is loaded first"),
+        Some(ms) => format!("; what is loaded quickest answers in about {ms:.0} ms"),
         None => String::new(),
     };
     let now = match task["asleep"].as_bool() {
@@ -515,7 +515,7 @@ mod tests {
             |asleep: bool| json!({"keep": "10m", "asleep": asleep, "wake_ms": asleep.then_some(44.6)});
         assert!(
             kept(&rested(true))
-                .contains("asleep now, until the next query, which is answered in about 45 ms")
+                .contains("asleep now, until the next query; what is loaded quickest answers in about 45 ms")
         );
         assert!(kept(&rested(false)).ends_with("after its last query; awake now"));
         assert!(kept(&json!({"keep": "10m", "asleep": null})).contains("not known"));

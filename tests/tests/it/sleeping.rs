@@ -24,7 +24,7 @@ fn sleeps(server: SocketAddr) -> Result<Value> {
     wait::until(PATIENCE, || {
         let task = get(server, "/v1/tasks/fashion")?;
         let replicas = get(server, "/v1/replicas")?;
-        let there = |replica: &&Value| replica["state"] != "inactive";
+        let there = |replica: &&Value| replica["task"] == "fashion" && replica["state"] != "inactive";
         let resident = replicas["replicas"].as_array().into_iter().flatten().filter(there).count();
         let asleep = task["asleep"] == true && resident == 0 && task["wake_ms"].is_number();
         Ok(if asleep { Ok(task) } else { Err(format!("asleep: {}; {replicas}", task["asleep"])) })
@@ -41,13 +41,10 @@ fn held(demo: &Demo) -> Result<u64> {
 
 fn events(server: SocketAddr) -> Result<Vec<(String, String)>> {
     let all = get(server, "/v1/events?limit=1000")?;
-    let of_task = |event: &&Value| event["kind"] == "task";
-    let told = |event: &Value| {
-        ensure!(event["task"] == "fashion", "{event}");
-        let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
-        Ok((text("what"), text("cause")))
-    };
-    all["events"].as_array().into_iter().flatten().filter(of_task).map(told).collect()
+    let of_task = |event: &&Value| event["kind"] == "task" && event["task"] == "fashion";
+    let text = |event: &Value, name: &str| event[name].as_str().unwrap_or_default().to_owned();
+    let told = |event: &Value| (text(event, "what"), text(event, "cause"));
+    Ok(all["events"].as_array().into_iter().flatten().filter(of_task).map(told).collect())
 }
 
 /// Asks the same with the nearest bound that a refusal told, once it was told it. A machine that does other things may be late for that bound; it
@@ -81,25 +78,34 @@ fn a_task_that_nobody_asks_for_gives_its_memory_back_and_wakes_by_every_door() -
     ensure!(awake(&get(server, "/v1/tasks/fashion")?));
     demo.answer("boot.png", "")?;
     let before = held(&demo)?;
+    run(&["task", "set", "fashion-tensor", "--keep", "5s"])?; // the demo's other task
     let said = run(&["task", "set", "fashion", "--keep", "5s"])?;
     ensure!(said.contains("kept in memory for 5s after its last query"), "{said}");
 
     let task = sleeps(server)?;
-    let after = held(&demo)?;
     // A spare process is there, which holds nothing.
-    ensure!(after * 2 < before, "{after} of {before} bytes are still held");
+    wait::until(PATIENCE, || {
+        let after = held(&demo)?;
+        Ok(if after * 2 < before { Ok(()) } else { Err(format!("{after} of {before} bytes are still held")) })
+    })?;
     let told = events(server)?;
     ensure!(told.len() == 1 && told[0].0 == "asleep" && told[0].1.contains("kept for 5 s"), "{told:?}");
     let shown = run(&["task", "show", "fashion"])?;
-    ensure!(shown.contains("asleep now, until the next query, which is answered in about"), "{shown}");
+    ensure!(
+        shown.contains("asleep now, until the next query; what is loaded quickest answers in about"),
+        "{shown}"
+    );
     ensure!(run(&["task", "list"])?.contains("5s, asleep"));
     ensure!(run(&["events"])?.contains("asleep"));
     let plan = get(server, "/v1/plans/current")?.to_string();
     ensure!(plan.contains("not pinned, as nobody asked for its task for"), "{plan}");
-    // It would be loaded first, and that takes as long as is told of the task.
+    // It would be loaded first. Which one goes by what is preferred, and none is there sooner than is told of the task.
     let explained = get(server, "/v1/tasks/fashion/explain?latency_ms=20000")?;
     ensure!(explained["decision"]["action"] == "load", "{explained}");
-    ensure!(explained["decision"]["ready_in_ms"].as_f64() <= task["wake_ms"].as_f64(), "{explained} {task}");
+    let latencies = explained["candidates"].as_array().into_iter().flatten();
+    let latencies = latencies.filter_map(|candidate| candidate["latency_ms"].as_f64());
+    let quickest = latencies.fold(f64::INFINITY, f64::min);
+    ensure!(task["wake_ms"].as_f64().is_some_and(|wake| wake <= quickest + 1e-6), "{explained} {task}");
 
     // A bound that leaves time for a run and not for the load.
     let fastest = task["variants"].as_array().into_iter().flatten();

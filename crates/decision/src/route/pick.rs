@@ -268,8 +268,9 @@ impl Scan<'_> {
         if self.candidates.nodes.iter().any(was_in_time) {
             return Verdict::Refuse(Refusal::TooLate { waited: self.now - self.query.arrived });
         }
-        let soonest = all().min_by_key(|c| (c.ready.time_left(self.now), rendezvous(task, c)));
-        if let Some(cold) = soonest.filter(|cold| cold.service.within(bound)) {
+        // For those who come after it, and ask with the same bound.
+        let able = all().filter(|cold| cold.service.within(bound));
+        if let Some(cold) = able.min_by_key(|c| (c.ready.time_left(self.now), rendezvous(task, c))) {
             return Self::load(cold, self.now, false);
         }
         if self.candidates.nodes.is_empty() && self.candidates.cold.is_empty() {

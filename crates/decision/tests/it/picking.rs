@@ -140,6 +140,16 @@ proptest! {
                     Refusal::NothingRunnable { .. } | Refusal::NodeLost | Refusal::TooLate { .. }
                 );
                 prop_assert!(named, "{refusal:?}");
+                // What only a load can serve is never too late for good, while something that could be loaded is quick enough.
+                let bound = Moments::exactly(q.deadline - q.arrived).mean;
+                let up = table.nodes.iter().zip(&states).filter(|(_, state)| state.report.is_some() && !state.down);
+                let offers: Vec<_> = up
+                    .flat_map(|(node, _)| node.offers.iter().map(move |offer| (node, offer)))
+                    .filter(|(_, offer)| admits.contains(offer.ordinal))
+                    .collect();
+                let resident = offers.iter().any(|(_, offer)| offer.ready == Ready::Resident);
+                let able = offers.iter().any(|(node, offer)| p99(node.rtt + offer.run.service()) <= bound);
+                prop_assert!(resident || !able, "{refusal:?}");
             }
             (verdict, best) => prop_assert!(false, "{verdict:?} for {best:?}"),
         }
