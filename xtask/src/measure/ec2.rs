@@ -206,7 +206,7 @@ impl World {
         let (back, lasted) = (over.elapsed(), over - going.began);
         self.end(fault)?;
         let Going { kills, orphans, .. } = going;
-        Ok(Round { fault, began_unix_ms, lasted, back, kills, orphans, told: self.watch.told() })
+        Ok(Round { fault, began_unix_ms, lasted, back, kills, orphans, told: self.watch.told()? })
     }
 
     /// It goes wrong from now on.
@@ -349,7 +349,7 @@ fn outcome(context: &Context, world: &World, rounds: &[Round], asked: &Seen, lef
             "{} rounds of one fault each, {} wanted and at most as many: {} machines started and {} ended, {most} at once at most; all \
              serve again {back:.1} s after a fault (worst {worst:.1} s), below the minimum for {below:.1} s (worst {longest:.1} s); the \
              scheduler killed {kills} times, which left {made} machines that nobody knew of: {adopted} adopted, {} removed, {unfound} \
-             left, the last found after {latest:.1} s; of {} queries {} without a word, {} wrong, {} late, {} refused by name",
+             left, the last found after {latest:.1} s; of {} queries {} without a word, {} wrong, {} late, {} refused by name{}",
             rounds.len(),
             world.wanted,
             counted.started,
@@ -359,7 +359,8 @@ fn outcome(context: &Context, world: &World, rounds: &[Round], asked: &Seen, lef
             asked.untold,
             asked.wrong,
             asked.late,
-            asked.refusals()
+            asked.refusals(),
+            asked.reasons()
         ),
         checks: vec![
             Check { what: "machines at once", value: count(most)?, limit: count(world.wanted)?, unit: "" },

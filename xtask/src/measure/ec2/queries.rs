@@ -67,6 +67,12 @@ impl Seen {
     pub(super) fn refusals(&self) -> u64 {
         self.refused.values().sum()
     }
+
+    /// Why, for a result's text.
+    pub(super) fn reasons(&self) -> String {
+        let reasons: Vec<String> = self.refused.iter().map(|(why, times)| format!("{times} {why}")).collect();
+        if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) }
+    }
 }
 
 pub(super) struct Queries {
@@ -141,7 +147,7 @@ mod tests {
         }
         assert_eq!((seen.sent, seen.by_home, seen.by_machines), (6, 2, 1));
         assert_eq!((seen.untold, seen.late, seen.refusals()), (2, 1, 1));
-        assert_eq!(seen.troubles.len(), 4);
+        assert_eq!((seen.troubles.len(), seen.reasons()), (4, " (1 503 node_lost)".to_owned()));
         assert!(seen.troubles.iter().all(|(at, _)| *at == 1_007));
     }
 }

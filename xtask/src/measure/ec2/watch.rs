@@ -9,10 +9,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use modelless_testkit::{Connection, Moto, Request};
+use modelless_testkit::{Connection, Moto, Request, wait};
 use serde_json::Value;
 
 const LOOK: Duration = Duration::from_millis(50);
+/// A look takes much less.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What was there at a moment.
 #[derive(Clone, Debug, Default)]
@@ -128,16 +130,23 @@ impl Watch {
         seen.since = Some(Instant::now());
     }
 
-    pub(super) fn told(&self) -> Told {
+    /// What was seen, with a look at how things are now.
+    pub(super) fn told(&self) -> Result<Told> {
+        let looks = lock(&self.seen).looks;
+        // The next one may have begun before, not the one after it.
+        wait::until(PATIENCE, || {
+            let more = lock(&self.seen).looks - looks;
+            Ok(if more > 1 { Ok(()) } else { Err(format!("{more} looks since then")) })
+        })?;
         let seen = lock(&self.seen);
-        Told {
+        Ok(Told {
             looks: seen.looks,
             failed: seen.failed,
             most: seen.most,
             below: seen.below,
             found: seen.found.clone(),
             left: seen.orphans.len(),
-        }
+        })
     }
 }
 
