@@ -33,6 +33,8 @@ const OTHERS: &[(&str, &str)] = &[
     ("TEST_POSTGRES", "tests: a database server"),
     ("TEST_PEER", "tests: a server of others"),
     ("TEST_PEER_GRPC", "tests: the same by gRPC"),
+    ("TEST_KUBECONFIG", "tests: a Kubernetes whose namespaces they may make and leave"),
+    ("TEST_KUBERNETES", "tests: a Python that has what stands for an API server of Kubernetes"),
     ("TEST_MOTO", "tests: a Python that has a server that answers as EC2 does"),
     ("TEST_PERF_ANALYZER", "tests: NVIDIA's load generator"),
     ("TEST_RUNNER", "tests: a runner as another user"),

@@ -159,6 +159,32 @@ impl StandIn {
         kubeconfig(&format!("http://{}", self.address), None, &self.token)
     }
 
+    /// One call as whoever may do everything, which has to succeed.
+    pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+        let mut asked = Request::new(method, path).header("authorization", format!("Bearer {}", self.token));
+        if let Some(body) = body {
+            let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+            asked = asked.header("content-type", kind).body(body.to_string());
+        }
+        let answer = Connection::open(self.address)?.exchange(&asked)?;
+        ensure!(answer.status < 300, "{method} {path}: {answer}");
+        answer.json()
+    }
+
+    /// All pods of a namespace, whatever became of them.
+    pub fn pods(&self, namespace: &str) -> Result<Vec<Value>> {
+        let (mut all, mut next) = (Vec::new(), String::new());
+        loop {
+            let page =
+                self.ask("GET", &format!("/api/v1/namespaces/{namespace}/pods?continue={next}"), None)?;
+            all.extend(page["items"].as_array().cloned().unwrap_or_default());
+            match page["metadata"]["continue"].as_str() {
+                Some(more) => more.clone_into(&mut next),
+                None => return Ok(all),
+            }
+        }
+    }
+
     /// What goes wrong from now on.
     pub fn faults(&self, faults: &Value) -> Result<()> {
         let asked = Request::new("PUT", "/faults").body(faults.to_string());

@@ -126,7 +126,7 @@ impl Drop for Locked {
 }
 
 /// What a query says of any database.
-#[cfg(feature = "moto")]
+#[cfg(any(feature = "moto", feature = "kubernetes"))]
 pub(crate) fn sql(url: &str, sql: &str) -> Result<String> {
     psql(url, sql)
 }

@@ -27,6 +27,8 @@ mod half_dead;
 mod hurried;
 mod jobs;
 mod keys;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod lifecycle;
 mod live;
 mod machines;

@@ -85,7 +85,7 @@ pub(super) const STAGES: &[Stage] = &[
         name: "kubernetes",
         what: "machines that are pods, against what checks them by Kubernetes' schemas, and an API server where one is in PATH",
         quick: false,
-        needs: &["system"],
+        needs: &["system", "engine"],
         run: kubernetes,
     },
     Stage {
@@ -446,12 +446,17 @@ fn moto(context: &mut Context) -> Result<Outcome> {
 }
 
 fn kubernetes(context: &mut Context) -> Result<Outcome> {
+    context.binary()?;
     context.kubernetes = Some(python::kubernetes(&context.root, &context.target)?);
     let args = [
         "--package",
         "modelless-fleet",
         "--features",
         "modelless-fleet/conformance-kubernetes",
+        "--package",
+        "modelless-tests",
+        "--features",
+        "modelless-tests/kubernetes",
         "--filterset",
     ];
     // Whoever names a cluster of his own has it tried in the second run, not here.
@@ -463,7 +468,10 @@ fn kubernetes(context: &mut Context) -> Result<Outcome> {
         let own = programs.map(|programs| ApiServer::start(&programs)).transpose()?;
         context.kubeconfig = given.or_else(|| own.as_ref().map(ApiServer::kubeconfig));
         if context.kubeconfig.is_some() {
-            outcome = context.nextest(&[&args[..], &["test(kubernetes) and not test(stand_in)"]].concat());
+            outcome = context.nextest(
+                &[&args[..], &["package(modelless-fleet) and test(kubernetes) and not test(stand_in)"]]
+                    .concat(),
+            );
         } else {
             say("no `etcd` and `kube-apiserver` in PATH: requests were checked by Kubernetes' schemas only");
         }

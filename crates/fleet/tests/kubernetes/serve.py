@@ -14,6 +14,8 @@ that Kubernetes knows. It also has, as the real one:
 Beside it, faults for the next so many calls, by `PUT /faults` with JSON: `throttle` (429), `conflict` (409, as two who change one
 quota get it), `fail` (500), `html` (502 of something in between); and `lose`: done, without an answer.
 
+`PUT /check` with any object of Kubernetes only checks it, as manifests are checked.
+
 It ends with its standard input.
 """
 
@@ -27,6 +29,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import jsonschema
+import kubernetes_validate
 from kubernetes_validate.utils import schema_contents
 from referencing import Registry, Resource
 
@@ -199,6 +202,11 @@ class Cluster:
     def answer(self, verb, target, sent, user):
         url = urlsplit(target)
         asked = {name: values[0] for name, values in parse_qs(url.query).items()}
+        if verb == "PUT" and url.path == "/check":
+            try:
+                return 200, {"checked": kubernetes_validate.validate(sent, "1.37", strict=True)}
+            except kubernetes_validate.ValidationError as error:
+                raise Refusal(422, "Invalid", error.message) from error
         if verb == "POST" and url.path == "/api/v1/namespaces":
             checked(sent, "Namespace")
             return 201, sent

@@ -410,3 +410,35 @@ fn stand_in_for_kubernetes_refuses_what_the_schemas_do_not_know() {
     let error = block(cloud.client.request::<Value>(request)).expect_err("it is refused");
     assert!(error.to_string().contains("arguments"), "{error}");
 }
+
+#[test]
+fn stand_in_for_kubernetes_takes_every_manifest_that_is_shipped() {
+    let stand_in = StandIn::start().expect("what stands for Kubernetes");
+    let mut kinds = Vec::new();
+    for file in ["executor.yaml", "gateway.yaml", "scheduler.yaml"] {
+        for object in manifests(file) {
+            let checked = stand_in.ask("PUT", "/check", Some(&object));
+            assert_eq!(checked.expect(file)["checked"], "1.37", "{object}");
+            kinds.push(object["kind"].as_str().expect("a kind").to_owned());
+        }
+    }
+    kinds.sort_unstable();
+    let all = [
+        "ConfigMap",
+        "Deployment",
+        "Deployment",
+        "PodTemplate",
+        "Role",
+        "RoleBinding",
+        "Service",
+        "ServiceAccount",
+    ];
+    assert_eq!(kinds, all);
+    let odd = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"port": 80}});
+    assert!(stand_in.ask("PUT", "/check", Some(&odd)).is_err());
+    // The pools that are shipped can be.
+    let pools =
+        manifests("scheduler.yaml").into_iter().find(|object| object["kind"] == "ConfigMap").expect("one");
+    let pools = pools["data"]["pools.toml"].as_str().expect("a file");
+    assert!(pools.contains(&format!("template = {}", template()["metadata"]["name"])), "{pools}");
+}
