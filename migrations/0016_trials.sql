@@ -11,6 +11,8 @@ CREATE TABLE trials (
     against BIGINT NOT NULL,
     against_version BIGINT NOT NULL,
     share_ppm BIGINT NOT NULL,
+    -- Whether the version is only asked copies.
+    shadow BIGINT NOT NULL,
     lasts_us BIGINT NOT NULL,
     promote_when_good BIGINT NOT NULL,
     forced BIGINT NOT NULL,

@@ -7,13 +7,14 @@ use crate::core::Core;
 use crate::decisions::Asked;
 use crate::errors::ApiError;
 use crate::pending::{Outcome, Reply, Way};
+use crate::shadow::Form;
 use crate::traces::{Ended, Trace};
-use crate::trials::{self, Seen};
+use crate::trials::{self, Running, Seen};
 use crate::view::{TaskView, VariantView};
 use modelless_decision::admission::Admitted;
 use modelless_decision::query::Class;
 use modelless_decision::route::{Event, Snapshot};
-use modelless_decision::trial::Arm;
+use modelless_decision::trial::Taken;
 use modelless_decision::{Query, admission, trial};
 use modelless_store::UnixMicros;
 use modelless_telemetry::{Got, Ran, Took, Wanted};
@@ -327,10 +328,11 @@ async fn answered(
     let guard = Guard { account, way };
     let best_effort = Micros::from_millis(core.config.best_effort_ms);
     let mut entered = Entered::Refused(Refusal::Draining);
+    let mut copy = None;
     core.driver.feed_with(
         |router, now| {
-            let (admitted, arm) = match admit(core, task, router.snapshot(), &goals, key) {
-                Ok(admitted) => admitted,
+            let Taken { admitted, arm, copied } = match admit(core, task, router.snapshot(), &goals, key) {
+                Ok(taken) => taken,
                 Err(refusal) => {
                     router.turned_away(now, key, &refusal);
                     // Where no machine is there, none would ever come for it unless it counted.
@@ -369,6 +371,10 @@ async fn answered(
             if !once_more {
                 core.demand.arrived(admitted.class, now);
             }
+            if let Some((class, running, form)) = copy_of(task, copied) {
+                let of = (input.clone(), decoded);
+                copy = Some(running.copies((class, form), (caller.tenant, caller.app), of, now));
+            }
             if let Err(limit) = core.pending.insert((now, caller.alone), query, input, reply) {
                 entered = Entered::Refused(Refusal::QueueFull { limit });
                 return None;
@@ -405,6 +411,9 @@ async fn answered(
     account.ended(&reply);
     *way = std::mem::take(&mut reply.way);
     let unanswered = trials::unanswered(&reply.outcome);
+    if let Some(copy) = copy {
+        core.shadows.want(copy, &reply.outcome);
+    }
     let mut settled =
         settle(core, &counted, key, (reply, way), &Times { arrived, reading, looked, alone: !with_others });
     if let Ok(Answered { answer, total, .. }) = &settled {
@@ -433,6 +442,11 @@ async fn answered(
     settled
 }
 
+/// Who may answer a copy, what for, and in which form answers come.
+fn copy_of(task: &TaskView, copied: Option<Class>) -> Option<(Class, &Arc<Running>, Form)> {
+    Some((copied?, task.trial.as_ref()?, Form::of(task)?))
+}
+
 /// Who may answer, and whose it is of the two that a trial compares.
 fn admit(
     core: &Core,
@@ -440,10 +454,10 @@ fn admit(
     snapshot: &Snapshot,
     goals: &Goals,
     key: QueryKey,
-) -> Result<(Admitted, Option<Arm>), Refusal> {
+) -> Result<Taken, Refusal> {
     match &task.trial {
         Some(running) => trial::admit(snapshot, task.task.id, goals, (&running.on, core.number(key))),
-        None => admission::admit(snapshot, task.task.id, goals).map(|admitted| (admitted, None)),
+        None => admission::admit(snapshot, task.task.id, goals).map(Taken::usual),
     }
 }
 

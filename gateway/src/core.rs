@@ -17,6 +17,7 @@ use crate::met::Met;
 use crate::outlook::Outlook;
 use crate::pending::{Outcome, Pending, Sent, Told};
 use crate::regions::Regions;
+use crate::shadow::Shadows;
 use crate::traces::{Door, Traces};
 use crate::trials::Trials;
 use crate::view::{View, Views};
@@ -135,6 +136,8 @@ pub(crate) struct Core {
     pub(crate) traces: Option<Traces>,
     /// Versions that are tried.
     pub(crate) trials: Trials,
+    /// Copies of queries, for a version that is tried by them.
+    pub(crate) shadows: Shadows,
     /// Who else is there.
     pub(crate) members: Mutex<Members>,
     /// What is asked of all gateways, as a scheduler would count it.
@@ -187,6 +190,7 @@ impl Core {
             jobs: Jobs::default(),
             traces: None,
             trials,
+            shadows: Shadows::default(),
             members: Mutex::default(),
             outlook: Mutex::default(),
         }

@@ -44,6 +44,7 @@ mod profiles;
 mod regions;
 mod routes;
 mod service;
+mod shadow;
 mod show;
 mod size;
 mod suggest;

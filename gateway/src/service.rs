@@ -198,6 +198,15 @@ impl Service {
             jobs::run(of, store, stopped).await;
             Ok(())
         });
+        // They are the first to end: nobody waits for them.
+        let (of, drained) = (Arc::clone(&core), drain.clone());
+        let copies = async move { of.shadows.run(Arc::clone(&of), drained).await };
+        let stopped = stop.clone();
+        tasks.spawn(async move {
+            copies.await;
+            stopped.cancelled().await;
+            Ok(())
+        });
         if core.cache.shared.is_some() {
             let (of, stopped) = (Arc::clone(&core), stop.clone());
             tasks.spawn(async move {

@@ -151,7 +151,7 @@ fn query_id(core: &Core, task: &TaskView, part: &Answered) -> String {
 }
 
 /// The label of a body that begins with `[{"label": ...`, or with several such brackets: the best comes first.
-fn best_label(body: &[u8]) -> Option<Cow<'_, str>> {
+pub(crate) fn best_label(body: &[u8]) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
     struct Best<'a> {
         #[serde(borrow)]

@@ -5,13 +5,16 @@
 
 use crate::core::Core;
 use crate::pending::Outcome;
+use crate::shadow::{Copied, Form};
 use crate::view::TaskView;
 use http::HeaderValue;
+use modelless_decision::query::Class;
 use modelless_decision::route::Ready;
 use modelless_decision::trial::{Arm, ArmCounts, Came, Counts, LATENCIES, Latencies, OnTrial};
 use modelless_live::{Role, TRIALS, Tried};
 use modelless_store::{Catalog, Trial, UnixMicros};
-use modelless_types::{Micros, ModelId, Refusal, TaskId, Time, TrialId};
+use modelless_types::{AppId, Bytes, Micros, ModelId, Refusal, TaskId, TenantId, Time, TrialId};
+use modelless_wire::Input;
 use std::array;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,7 +100,12 @@ impl Live {
 impl Running {
     fn new(trial: &Trial, beat: Micros) -> Self {
         Self {
-            on: OnTrial { id: trial.id, candidate: trial.candidate, share: trial.share },
+            on: OnTrial {
+                id: trial.id,
+                candidate: trial.candidate,
+                share: trial.share,
+                shadow: trial.shadow,
+            },
             trial: trial.clone(),
             header: crate::view::header(&trial.id.to_string()),
             beat,
@@ -111,10 +119,43 @@ impl Running {
         self.compared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a query of an arm is compared that comes now.
+    fn is_compared(&self, arm: Arm, now: Time) -> bool {
+        let beat = now.0 / self.beat.0.max(1) + 1;
+        self.arms[at(arm)].beat.fetch_max(beat, Ordering::Relaxed) < beat
+    }
+
+    /// A copy of a query that was taken in.
+    pub(crate) fn copies(
+        self: &Arc<Self>,
+        (class, form): (Class, Form),
+        (tenant, app): (TenantId, AppId),
+        (input, decoded): (Input, Bytes),
+        now: Time,
+    ) -> Copied {
+        let compared = self.is_compared(Arm::Other, now);
+        Copied { of: Arc::clone(self), class, input, decoded, tenant, app, compared, form }
+    }
+
+    /// A copy and its original have ended, and their answers agree or not, as far as they can be compared.
+    pub(crate) fn copied(&self, (copy, original): (Came, Came), compared: bool, agreed: Option<bool>) {
+        for (arm, came) in [(Arm::Candidate, copy), (Arm::Other, original)] {
+            self.arms[at(arm)].count(came);
+        }
+        let mut known = self.compared();
+        match agreed {
+            Some(true) => known.counts.agreed += 1,
+            Some(false) => known.counts.differed += 1,
+            None => {}
+        }
+        if compared {
+            known.counts.pair(copy, original);
+        }
+    }
+
     /// A query was taken in. Until something else is said it has not been waited for.
     pub(crate) fn takes(self: &Arc<Self>, arm: Arm, now: Time) -> Seen {
-        let beat = now.0 / self.beat.0.max(1) + 1;
-        let compared = self.arms[at(arm)].beat.fetch_max(beat, Ordering::Relaxed) < beat;
+        let compared = self.is_compared(arm, now);
         Seen { of: Arc::clone(self), arm, compared, came: Some(Came::Unanswered) }
     }
 
@@ -319,6 +360,7 @@ mod tests {
             against: ModelId(1),
             against_version: 1,
             share: Share::from_ppm(50_000).unwrap(),
+            shadow: false,
             lasts: Micros::from_secs(60),
             promote_when_good: false,
             forced: false,

@@ -60,7 +60,7 @@ def test_a_trial_is_told_by_names() -> None:
         b' "cause": null, "verdict": {"verdict": "too_few_yet"}, "candidate": {"answered": 7}}, "told": ["m-fp32: not measured"]}',
     )
     core = Core(Budget(Retries()), 1)
-    begun = Pretend(lambda pretend, send: told).run(begin_trial(core, "t", "m", 2, 0.05, 1.5, True, False, ""))
+    begun = Pretend(lambda pretend, send: told).run(begin_trial(core, "t", "m", 2, (0.05, False), 1.5, True, False, ""))
     assert (begun.id, begun.version, begun.against, begun.state, begun.verdict) == ("trial-3", 2, 1, "running", "too_few_yet")
     assert begun.told == ("m-fp32: not measured",) and begun.raw["candidate"]["answered"] == 7
     assert Pretend(lambda pretend, send: told).run(stop_trial(core, "t", "")).cause is None

@@ -83,6 +83,7 @@ mod tests {
             against: ModelId(1),
             against_version: 1,
             share: Share::from_ppm(50_000).unwrap(),
+            shadow: false,
             lasts,
             promote_when_good,
             forced: false,

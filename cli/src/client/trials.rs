@@ -21,8 +21,11 @@ pub(crate) struct Try {
     #[arg(long, value_name = "N", required_unless_present = "stop")]
     version: Option<u32>,
     /// How much of what pins nothing it is to answer, such as 5%; half at most.
-    #[arg(long, value_name = "SHARE", value_parser = share, required_unless_present = "stop")]
+    #[arg(long, value_name = "SHARE", value_parser = share, required_unless_present_any = ["stop", "shadow"])]
     share: Option<f64>,
+    /// Ask it copies of so much instead, in time that nothing else needs: their answers are compared and thrown away.
+    #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with_all = ["share", "promote_when_good"])]
+    shadow: Option<f64>,
     /// How long; with --promote-when-good for how long at least. Such as 30s, 20m or 12h; 1h if it is not given.
     #[arg(long = "for", value_name = "TIME", value_parser = span)]
     lasts: Option<u64>,
@@ -33,7 +36,7 @@ pub(crate) struct Try {
     #[arg(long)]
     force: bool,
     /// Stop the trial of the model's task that runs. Nothing else changes.
-    #[arg(long, conflicts_with_all = ["version", "share", "lasts", "promote_when_good", "force"])]
+    #[arg(long, conflicts_with_all = ["version", "share", "shadow", "lasts", "promote_when_good", "force"])]
     stop: bool,
     #[command(flatten)]
     server: Server,
@@ -71,7 +74,8 @@ pub(super) fn begin(options: &Try) -> anyhow::Result<()> {
         api.delete(&format!("{at}?{by}"))?.ok()?.json()?
     } else {
         let mut body = json!({
-            "model": options.name, "version": options.version, "share": options.share,
+            "model": options.name, "version": options.version, "share": options.share.or(options.shadow),
+            "shadow": options.shadow.is_some(),
             "promote_when_good": options.promote_when_good, "force": options.force, "by": by,
         });
         if let Some(ms) = options.lasts {
@@ -124,9 +128,10 @@ fn percent(share: &Value) -> String {
 fn headline(trial: &Value) -> String {
     let (id, name, task) = (text(trial, "id"), text(trial, "model"), text(trial, "task"));
     let mut said = format!(
-        "{id}: version {} of {name} against version {} with {} of what {task} is asked: {}",
+        "{id}: version {} of {name} against version {} with {}{} of what {task} is asked: {}",
         trial["version"],
         trial["against"],
+        if trial["shadow"] == true { "copies of " } else { "" },
         percent(&trial["share"]),
         text(trial, "state").replace('_', " ")
     );
@@ -187,7 +192,15 @@ fn figures(trial: &Value) -> String {
         ("not_worse", _) => "it is known to do no worse".to_owned(),
         _ => "too few queries were compared yet to tell".to_owned(),
     };
-    format!("{}\n\n{arms}\n{pairs}\n{verdict}", headline(trial))
+    let agreed = if trial["shadow"] == true {
+        format!(
+            "\n{} copies were answered as their originals, {} otherwise",
+            trial["agreed"], trial["differed"]
+        )
+    } else {
+        String::new()
+    };
+    format!("{}\n\n{arms}\n{pairs}\n{verdict}{agreed}", headline(trial))
 }
 
 fn table(answer: &Value) -> Table {

@@ -20,6 +20,8 @@ pub struct NewTrial {
     pub candidate: ModelId,
     /// How much of the task's queries it answers.
     pub share: Share,
+    /// Whether it is only asked copies of these, whose answers nobody gets.
+    pub shadow: bool,
     /// How long; or for how long at least, if it is to be promoted then.
     pub lasts: Micros,
     /// Whether it becomes the default once it is known to be good.
@@ -60,6 +62,8 @@ pub struct Trial {
     pub against_version: u32,
     /// How much of the task's queries it answers.
     pub share: Share,
+    /// Whether it is only asked copies of these, whose answers nobody gets.
+    pub shadow: bool,
     /// How long; or for how long at least, if it is to be promoted then.
     pub lasts: Micros,
     /// Whether it becomes the default once it is known to be good.
@@ -128,7 +132,7 @@ impl NewTrial {
                 format!("version {version} of {name} is the default one, and answers all that is not pinned");
             return Err(Error::invalid("trial", why));
         }
-        let Self { candidate, share, lasts, promote_when_good, forced, by } = self;
+        let Self { candidate, share, shadow, lasts, promote_when_good, forced, by } = self;
         Ok(Trial {
             id,
             task,
@@ -138,6 +142,7 @@ impl NewTrial {
             against,
             against_version,
             share,
+            shadow,
             lasts,
             promote_when_good,
             forced,
@@ -189,9 +194,9 @@ impl Trial {
         let Self { id, name, version, share, against_version, .. } = self;
         let (how, cause, by) = match &self.ended {
             None => {
-                let cause = format!(
-                    "it answers {share} of what pins nothing, compared with version {against_version}"
-                );
+                let how = if self.shadow { "is asked copies of" } else { "answers" };
+                let cause =
+                    format!("it {how} {share} of what pins nothing, compared with version {against_version}");
                 ("began", cause, &self.began)
             }
             Some(ended) => {

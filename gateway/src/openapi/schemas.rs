@@ -215,6 +215,7 @@ fn of_trials() -> Value {
             "model": text(),
             "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX},
             "share": {"type": "number", "exclusiveMinimum": 0, "maximum": SHARE_MAX, "example": 0.05, "description": "How much of the task's queries it answers."},
+            "shadow": {"type": "boolean", "default": false, "description": "It is asked copies of these in time that nothing else needs; their answers are compared and thrown away."},
             "for_ms": {"type": "integer", "minimum": FOR_MS_LEAST, "maximum": FOR_MS_MAX, "default": FOR_MS, "description": "How long; with `promote_when_good` for how long at least."},
             "promote_when_good": {"type": "boolean", "default": false, "description": "It becomes the default once it is known to do no worse."},
             "force": {"type": "boolean", "default": false, "description": "Also where no node was measured with it yet, or where it would not be promoted since floors would be lost."},
@@ -223,7 +224,7 @@ fn of_trials() -> Value {
         "Trial": object(json!({
             "id": text(), "task": text_or_null(), "model": text(), "version": count(),
             "against": {"type": "integer", "description": "The default version when it began, which it is compared with."},
-            "share": number(), "for_ms": count(), "promote_when_good": {"type": "boolean"}, "forced": {"type": "boolean"},
+            "share": number(), "shadow": {"type": "boolean"}, "agreed": count(), "differed": count(), "for_ms": count(), "promote_when_good": {"type": "boolean"}, "forced": {"type": "boolean"},
             "state": enumeration(&TrialState::ALL.map(TrialState::name)), "began_unix_us": count(), "began_by": text(),
             "ended_unix_us": number_or_null(), "ended_by": text_or_null(), "cause": text_or_null(),
             "candidate": reference("TrialArm"), "other": reference("TrialArm"),

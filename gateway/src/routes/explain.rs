@@ -12,7 +12,7 @@ use http::StatusCode;
 use modelless_decision::admission::{Admitted, with_defaults};
 use modelless_decision::explain::{Candidate, Explanation, Finding, explain as decide, preference};
 use modelless_decision::route::{Snapshot, Verdict};
-use modelless_decision::trial::admit;
+use modelless_decision::trial::{OnTrial, admit};
 use modelless_store::{Floor, Trial};
 use modelless_types::{
     Accuracy, AccuracyMeasure, CostPer1k, DeclaredRule, Fallback, Goals, LiveRule, Micros, Nearest,
@@ -61,10 +61,10 @@ pub(super) async fn explain(
 
 /// Of a version on trial: whether a query with these goals could be drawn for it. That hangs on its number then.
 fn trial(running: &Running, snapshot: &Snapshot, goals: &Goals) -> Value {
-    let Trial { id, task, name, version, share, .. } = &running.trial;
-    let arm = admit(snapshot, *task, goals, (&running.on, QueryNumber(0))).map(|(_, arm)| arm);
-    let drawn = matches!(arm, Ok(Some(_)));
-    json!({"id": id.to_string(), "model": name, "version": version, "share": share.as_f64(), "may_be_drawn": drawn})
+    let Trial { id, task, name, version, share, shadow, .. } = &running.trial;
+    let on = OnTrial { shadow: false, ..running.on };
+    let drawn = admit(snapshot, *task, goals, (&on, QueryNumber(0))).is_ok_and(|taken| taken.arm.is_some());
+    json!({"id": id.to_string(), "model": name, "version": version, "share": share.as_f64(), "shadow": shadow, "may_be_drawn": drawn})
 }
 
 pub(super) fn shown(

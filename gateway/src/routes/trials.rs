@@ -35,6 +35,9 @@ struct Try {
     model: String,
     version: u32,
     share: f64,
+    /// It is asked copies, whose answers nobody gets.
+    #[serde(default)]
+    shadow: bool,
     #[serde(default = "usual_time")]
     for_ms: u64,
     #[serde(default)]
@@ -62,11 +65,16 @@ pub(super) async fn begin(
     let wanted: Try = body::read_json(&app.core, &head, body).await?;
     let share = share(wanted.share)?;
     let lasts = lasts(wanted.for_ms)?;
-    let Try { promote_when_good, force, .. } = wanted;
+    let Try { promote_when_good, force, shadow, .. } = wanted;
+    if shadow && promote_when_good {
+        let message = "copies are answered when there is time, so they say nothing of lateness: promote_when_good needs a share";
+        return Err(ApiError::malformed(message));
+    }
     detail.say(format!(
-        "{} version {}, {share} for {} s{}{}",
+        "{} version {}, {share}{} for {} s{}{}",
         wanted.model,
         wanted.version,
+        if shadow { " as copies" } else { "" },
         wanted.for_ms / 1_000,
         if promote_when_good { ", to be promoted when good" } else { "" },
         if force { ", by force" } else { "" }
@@ -84,7 +92,7 @@ pub(super) async fn begin(
         told.push(format!("it would not be promoted as it is: {lost}"));
     }
     let by = signed(wanted.by);
-    let new = NewTrial { candidate: model.id, share, lasts, promote_when_good, forced: force, by };
+    let new = NewTrial { candidate: model.id, share, shadow, lasts, promote_when_good, forced: force, by };
     let trial = app.store.on_trial().begin_trial(new).await?;
     app.catalog_changed().await;
     let shown = json!({"trial": show::trial(&view, &trial, &Counts::default()), "told": told});

@@ -18,6 +18,7 @@ pub(crate) fn trial(view: &View, trial: &Trial, counts: &Counts) -> Value {
         "version": trial.version,
         "against": trial.against_version,
         "share": trial.share.as_f64(),
+        "shadow": trial.shadow,
         "for_ms": trial.lasts.0 / 1_000,
         "promote_when_good": trial.promote_when_good,
         "forced": trial.forced,
@@ -30,6 +31,8 @@ pub(crate) fn trial(view: &View, trial: &Trial, counts: &Counts) -> Value {
         "candidate": arm(&counts.candidate),
         "other": arm(&counts.other),
         "compared": compared,
+        "agreed": counts.agreed,
+        "differed": counts.differed,
         "verdict": compare(counts),
     })
 }

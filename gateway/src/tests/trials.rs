@@ -25,6 +25,10 @@ async fn second(store: &MemStore) -> ModelId {
 
 /// In a world where it is in memory like all others, and, with a share, on trial.
 async fn world(share: Option<u32>) -> (World, Option<Trial>) {
+    world_of(share, false).await
+}
+
+async fn world_of(share: Option<u32>, shadow: bool) -> (World, Option<Trial>) {
     let store = World::new().await.store;
     let candidate = second(&store).await;
     let mut trial = None;
@@ -32,6 +36,7 @@ async fn world(share: Option<u32>) -> (World, Option<Trial>) {
         let new = NewTrial {
             candidate,
             share: Share::from_ppm(ppm).unwrap(),
+            shadow,
             lasts: Micros::from_secs(60),
             promote_when_good: false,
             forced: false,
@@ -129,6 +134,52 @@ async fn failures_and_verdicts_count_where_they_belong_and_refusals_that_say_not
 }
 
 #[tokio::test]
+async fn a_copy_is_asked_beside_its_original_compared_with_it_and_thrown_away() {
+    let (world, _) = world_of(Some(500_000), true).await;
+    let router = world.router();
+    let ordinal = world.status.borrow().info.offers.last().unwrap().ordinal;
+    let mut run = world.run().await;
+    for _ in 0..60 {
+        assert!(!drawn(&ask(router.clone(), Method::POST, TASK, "image/png", PNG).await));
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..20 {
+        // Of what the version does not keep, and of what is pinned, there are no copies.
+        for goals in ["?accuracy=0.94", "?model=small"] {
+            ask(router.clone(), Method::POST, &format!("{TASK}{goals}"), "image/png", PNG).await;
+        }
+    }
+    let handle = run.handle.clone();
+    let settled = async {
+        loop {
+            let counts = handle.trials()[0].counts;
+            if counts.candidate.answered > 5 && handle.open_queries() == 0 {
+                return counts;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let counts = timeout(Duration::from_secs(20), settled).await.expect("in time");
+    assert_eq!(counts.candidate.answered, counts.other.answered, "a copy and its original");
+    assert!(counts.agreed > 5 && counts.differed == 0, "{counts:?}");
+    assert_eq!(counts.candidate.failed + counts.candidate.unanswered + counts.candidate.late, 0);
+    let (mut copies, mut originals) = (0, 0);
+    while let Ok(frame) = run.seen.try_recv() {
+        if let ToNode::Query(frame) = frame {
+            if frame.priority.is_spare() {
+                copies += 1;
+                assert_eq!(frame.class.admits.iter().collect::<Vec<_>>(), [ordinal]);
+            } else {
+                originals += 1;
+                assert!(!frame.class.admits.contains(ordinal));
+            }
+        }
+    }
+    assert!(originals == 100 && copies < 60 && copies > 5, "{originals} {copies}");
+    run.stop().await;
+}
+
+#[tokio::test]
 async fn nothing_is_drawn_while_the_version_is_in_no_memory_and_a_node_is_asked_to_load_it() {
     let (world, _) = world(Some(500_000)).await;
     let ordinal = world.status.borrow().info.offers.last().unwrap().ordinal;
@@ -175,6 +226,8 @@ async fn a_trial_is_begun_shown_and_stopped_and_what_cannot_be_is_refused_by_nam
         body[name] = value;
         body
     };
+    let mut both = with("shadow", json!(true));
+    both["promote_when_good"] = json!(true);
     for (body, status, reason) in [
         (with("share", json!(0.6)), 400, "malformed"),
         (with("share", json!(0)), 400, "malformed"),
@@ -184,6 +237,7 @@ async fn a_trial_is_begun_shown_and_stopped_and_what_cannot_be_is_refused_by_nam
         (with("version", json!(1)), 409, "nothing_to_compare"),
         (with("promote_when_good", json!(true)), 409, "floors_lost"),
         (with("colour", json!(1)), 400, "malformed"),
+        (both, 400, "malformed"),
     ] {
         let (got, told) = said(&run, "POST", TRIAL, body.clone()).await;
         assert_eq!((got, told["reason"].as_str().unwrap()), (status, reason), "{body}: {told}");

@@ -196,17 +196,19 @@ class AsyncModels:
         version: int,
         share: float,
         *,
+        shadow: bool = False,
         lasts: Optional[float] = None,
         promote_when_good: bool = False,
         force: bool = False,
     ) -> Trial:
         """Has a version answer `share` of the task's queries for `lasts` seconds (3,600), unless it does worse than the default.
 
+        With `shadow` it is asked copies of these instead, in time that nothing else needs; their answers are compared and thrown away.
         With `promote_when_good` it becomes the default once it is known to do no worse, after `lasts` seconds at the earliest.
         """
         return await self._client._driver.run(
             _catalog.begin_trial(
-                self._client._core, task, name, version, share, lasts, promote_when_good, force, who()
+                self._client._core, task, name, version, (share, shadow), lasts, promote_when_good, force, who()
             )
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 from urllib.parse import urlencode
 
 from ._answers import Answer
@@ -86,13 +86,23 @@ def roll_back(core: Core, task: str, name: str, version: Optional[int], force: b
 
 
 def begin_trial(
-    core: Core, task: str, name: str, version: int, share: float, lasts: Optional[float], promote: bool, force: bool, by: str
+    core: Core,
+    task: str,
+    name: str,
+    version: int,
+    asked: Tuple[float, bool],
+    lasts: Optional[float],
+    promote: bool,
+    force: bool,
+    by: str,
 ) -> Operation[Trial]:
-    """Has a version answer a share of a task's queries."""
+    """Has a version answer a share of a task's queries, or copies of them."""
+    share, shadow = asked
     body: Dict[str, Any] = {
         "model": name,
         "version": version,
         "share": share,
+        "shadow": shadow,
         "promote_when_good": promote,
         "force": force,
         "by": by,

@@ -151,6 +151,10 @@ pub struct Counts {
     pub latency: Pairs,
     /// Pairs of verdicts, by whether the answer was wrong.
     pub accuracy: Pairs,
+    /// Copies that were answered as their originals were.
+    pub agreed: u64,
+    /// Copies that were answered otherwise.
+    pub differed: u64,
 }
 
 impl Counts {
@@ -183,6 +187,8 @@ impl Counts {
         self.lateness.add(more.lateness);
         self.latency.add(more.latency);
         self.accuracy.add(more.accuracy);
+        self.agreed = self.agreed.saturating_add(more.agreed);
+        self.differed = self.differed.saturating_add(more.differed);
     }
 
     /// How pairs came out in one respect.

@@ -1,6 +1,7 @@
 //! Which queries a version on trial answers.
 
 use crate::admission::{self, Admitted};
+use crate::query::Class;
 use crate::route::{Snapshot, mix};
 use modelless_types::{Goals, ModelId, QueryNumber, Refusal, Share, TaskId, TrialId};
 
@@ -22,6 +23,26 @@ pub struct OnTrial {
     pub candidate: ModelId,
     /// How much it is asked.
     pub share: Share,
+    /// It is asked copies, whose answers nobody gets.
+    pub shadow: bool,
+}
+
+/// What becomes of a query while a version is on trial.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Taken {
+    /// Who may answer it.
+    pub admitted: Admitted,
+    /// In which arm it counts.
+    pub arm: Option<Arm>,
+    /// Who may answer a copy of it.
+    pub copied: Option<Class>,
+}
+
+impl Taken {
+    /// It has nothing to do with a trial.
+    pub const fn usual(admitted: Admitted) -> Self {
+        Self { admitted, arm: None, copied: None }
+    }
 }
 
 /// Whether a query is drawn: by its number and the trial alone, so that it can be found out again.
@@ -38,21 +59,22 @@ pub fn admit(
     task: TaskId,
     goals: &Goals,
     (trial, number): (&OnTrial, QueryNumber),
-) -> Result<(Admitted, Option<Arm>), Refusal> {
+) -> Result<Taken, Refusal> {
     let usual = admission::admit(snapshot, task, goals)?;
     if goals.model.is_some() || goals.variant.is_some() {
-        return Ok((usual, None));
+        return Ok(Taken::usual(usual));
     }
     let pinned = Goals { model: Some(trial.candidate), ..*goals };
-    let Ok(tried) = admission::admit(snapshot, task, &pinned) else { return Ok((usual, None)) };
+    let Ok(tried) = admission::admit(snapshot, task, &pinned) else { return Ok(Taken::usual(usual)) };
     if !snapshot.is_resident(&tried.class) || !snapshot.is_resident(&usual.class) {
-        return Ok((usual, None));
+        return Ok(Taken::usual(usual));
     }
-    if is_drawn(trial.id, number, trial.share) {
-        Ok((tried, Some(Arm::Candidate)))
-    } else {
-        Ok((usual, Some(Arm::Other)))
-    }
+    let (arm, copied) = match (trial.shadow, is_drawn(trial.id, number, trial.share)) {
+        (false, true) => return Ok(Taken { admitted: tried, arm: Some(Arm::Candidate), copied: None }),
+        (false, false) => (Some(Arm::Other), None),
+        (true, drawn) => (None, drawn.then_some(tried.class)),
+    };
+    Ok(Taken { admitted: usual, arm, copied })
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ mod evidence;
 mod simulated;
 
 pub use arms::{ArmCounts, Came, Counts, LATENCIES, Latencies, Pairs};
-pub use draw::{Arm, OnTrial, admit, is_drawn};
+pub use draw::{Arm, OnTrial, Taken, admit, is_drawn};
 
 use alloc::format;
 use alloc::string::String;

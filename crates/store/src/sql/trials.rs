@@ -15,7 +15,7 @@ use modelless_types::{Micros, ModelId, Share, TaskId, TrialId, TrialState};
 macro_rules! select {
     ($rest:literal) => {
         concat!(
-            "SELECT id, task, name, candidate, version, against, against_version, share_ppm, lasts_us, promote_when_good, forced, \
+            "SELECT id, task, name, candidate, version, against, against_version, share_ppm, shadow, lasts_us, promote_when_good, forced, \
              began_by, began_us, state, cause, figures, ended_by, ended_us FROM trials ",
             $rest
         )
@@ -28,6 +28,7 @@ fn trial(mut row: Columns<'_>) -> Result<Trial> {
     let (against, against_version) = (ModelId(row.num()?), row.num()?);
     let share = Share::from_ppm(row.num()?);
     let share = share.ok_or_else(|| row.senseless(format!("the share of {id} is none")))?;
+    let shadow = row.int()? != 0;
     let lasts = Micros(row.num()?);
     let (promote_when_good, forced) = (row.int()? != 0, row.int()? != 0);
     let began = Signed { who: row.text()?, at: UnixMicros(row.num()?) };
@@ -48,6 +49,7 @@ fn trial(mut row: Columns<'_>) -> Result<Trial> {
         against,
         against_version,
         share,
+        shadow,
         lasts,
         promote_when_good,
         forced,
@@ -123,9 +125,9 @@ impl Trials for SqlStore {
         let id = tx.next("trials").await?;
         let default = of.promoted.first().map(|first| (ModelId(first.id), first.version));
         let trial = new.begun(TrialId(id.unsigned_abs()), (of.task, of.name, of.version), default)?;
-        let sql = "INSERT INTO trials (id, task, name, candidate, version, against, against_version, share_ppm, lasts_us, \
+        let sql = "INSERT INTO trials (id, task, name, candidate, version, against, against_version, share_ppm, shadow, lasts_us, \
                    promote_when_good, forced, began_by, began_us, state) \
-                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
+                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
         let values = args![
             id,
             trial.task.0,
@@ -135,6 +137,7 @@ impl Trials for SqlStore {
             trial.against.0,
             trial.against_version,
             trial.share.ppm(),
+            u32::from(trial.shadow),
             trial.lasts.0.cast_signed(),
             u32::from(trial.promote_when_good),
             u32::from(trial.forced),

@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 
 store_suite! {
     a_trial_is_told_from_its_beginning_to_its_end,
+    a_trial_by_copies_is_told_as_one,
     of_one_task_one_version_is_on_trial_at_a_time,
     a_version_is_promoted_only_in_place_of_the_one_that_it_was_compared_with,
     of_many_who_end_a_trial_one_does,
@@ -33,6 +34,7 @@ fn new(candidate: ModelId) -> NewTrial {
     NewTrial {
         candidate,
         share: Share::from_ppm(50_000).unwrap(),
+        shadow: false,
         lasts: Micros::from_secs(3_600),
         promote_when_good: true,
         forced: true,
@@ -91,6 +93,18 @@ async fn a_trial_is_told_from_its_beginning_to_its_end(backend: Backend) {
     assert_eq!(of_trials[1].what, format!("{} rolled back", trial.id));
     assert_eq!((of_trials[1].cause.as_str(), of_trials.len()), ("m version 2: it fails more often", 2));
     assert_eq!(of_trials[1].who, "scheduler s");
+}
+
+async fn a_trial_by_copies_is_told_as_one(backend: Backend) {
+    let store = backend.open().await;
+    let fashion = a_task(&*store).await.id;
+    version(&*store, fashion, "m", 1).await;
+    let two = version(&*store, fashion, "m", 2).await;
+    let trial = store.on_trial().begin_trial(NewTrial { shadow: true, ..new(two) }).await.unwrap();
+    assert!(trial.shadow);
+    assert_eq!(running(&*store).await, [trial]);
+    let told = store.events(None, 100).await.unwrap();
+    assert!(told.last().unwrap().about.cause.contains("it is asked copies of 5 %"), "{told:?}");
 }
 
 async fn of_one_task_one_version_is_on_trial_at_a_time(backend: Backend) {
