@@ -305,7 +305,7 @@ async fn what_counts_for_floors_is_changed_in_a_task_that_is_there(backend: Back
     let changed = store.change_task(made.id, change).await.unwrap();
     let wanted = Task { live_accuracy: live, declared_accuracy: declared, cache, ..made.clone() };
     assert_eq!(changed, wanted);
-    let keep = modelless_types::KeepFor::ALWAYS;
+    let keep = KeepFor::ALWAYS;
     let kept =
         store.change_task(made.id, TaskChange { keep: Some(keep), ..TaskChange::default() }).await.unwrap();
     assert_eq!(kept, Task { keep, ..changed });
