@@ -185,7 +185,11 @@ fn a_version_that_fails_or_is_slow_is_taken_back_by_itself_and_a_good_one_is_pro
         ensure!(trial["state"] == "promoted" && trial["verdict"]["verdict"] == "not_worse", "{trial}");
         Ok(())
     })?;
-    ensure!(default_of(server)? == [4]);
+    // The gateway sees within a second what the scheduler did.
+    wait::until(PATIENCE, || {
+        let now = default_of(server)?;
+        Ok(if now == [4] { Ok(()) } else { Err(format!("{now:?}")) })
+    })?;
 
     // Stopped by hand, nothing changes.
     told(server, &try_it("1", "50%", &["--for", "1h"]))?;
