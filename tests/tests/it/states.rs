@@ -118,7 +118,8 @@ fn a_plan_and_what_would_change_are_shown_with_the_figures_that_decide() -> Resu
         let supposed = plan(&["--dry-run", "--pools", pools, "--demand", demand])?;
         Ok(all(&supposed["machines"], "steps")?.iter().filter(|step| step["step"] == "start").count())
     };
-    let (none, some, many) = (machines("fashion=0")?, machines("fashion=5000")?, machines("fashion=50000")?);
+    let (none, some, many) =
+        (machines("fashion=0")?, machines("fashion=5000")?, machines("fashion=5000000")?);
     ensure!(none == 0 && some >= 1 && many > some, "{none}, {some} and {many} machines");
 
     // With another profile the words are others, and so is what would be done.
