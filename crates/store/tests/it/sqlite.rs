@@ -88,7 +88,8 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it
     change(&path, "DELETE FROM counters WHERE name IN ('machines', 'machine_changes')").await;
     change(&path, "DROP TABLE jobs; DROP TABLE job_inputs; DROP TABLE job_bodies; DROP TABLE job_outputs")
         .await;
-    change(&path, "DELETE FROM counters WHERE name IN ('jobs', 'job_inputs')").await;
+    change(&path, "DELETE FROM counters WHERE name IN ('jobs', 'job_inputs', 'trials')").await;
+    change(&path, "DROP TABLE trials; DROP TABLE policies").await;
     change(&path, "DELETE FROM modelless_schema WHERE version > 1").await;
     let after = open_sqlite(&path).await.unwrap().catalog().await.unwrap();
     assert!(!after.tasks.is_empty() && after.tasks.iter().all(|task| task.batching.is_none()));
