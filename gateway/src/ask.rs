@@ -14,7 +14,7 @@ use crate::view::{TaskView, VariantView};
 use modelless_decision::admission::Admitted;
 use modelless_decision::query::Class;
 use modelless_decision::route::{Event, Snapshot};
-use modelless_decision::trial::Taken;
+use modelless_decision::trial::{OnTrial, Taken};
 use modelless_decision::{Query, admission, trial};
 use modelless_store::UnixMicros;
 use modelless_telemetry::{Got, Ran, Took, Wanted};
@@ -218,7 +218,7 @@ struct Ending<'a> {
     caller: &'a Caller,
     way: Way,
     /// For which trial it was drawn.
-    drawn: Option<TrialId>,
+    drawn: Option<OnTrial>,
     told: bool,
 }
 
@@ -226,7 +226,7 @@ impl Ending<'_> {
     fn tell(&mut self, result: &Result<Answered, ApiError>) {
         let Self { core, number, key, asked, task, arrived, trace, caller, way, drawn, told } = self;
         *told = true;
-        log(core, (*number, *trace, *drawn), (task, caller), result);
+        log(core, (*number, *trace, drawn.map(|trial| trial.id)), (task, caller), result);
         core.decisions.tell((*number, *key, *arrived), *drawn, caller, asked, result);
         if let (Some(traces), Some(trace)) = (&core.traces, *trace) {
             let now = core.driver.clock().now();
@@ -281,7 +281,7 @@ async fn answered(
     core: &Core,
     key: QueryKey,
     ask: Ask<'_>,
-    (way, drawn): (&mut Way, &mut Option<TrialId>),
+    (way, drawn): (&mut Way, &mut Option<OnTrial>),
 ) -> Result<Answered, ApiError> {
     let Ask {
         task,
@@ -331,7 +331,25 @@ async fn answered(
     let mut copy = None;
     core.driver.feed_with(
         |router, now| {
-            let Taken { admitted, arm, copied } = match admit(core, task, router.snapshot(), &goals, key) {
+            let query = |admitted: &Admitted| {
+                let deadline = arrived + admitted.latency;
+                Query {
+                    key,
+                    tenant: caller.tenant,
+                    app: caller.app,
+                    class: admitted.class,
+                    arrived,
+                    deadline,
+                    expires: if admitted.best_effort { deadline + best_effort } else { deadline },
+                    max_cost: admitted.max_cost,
+                    prefer: admitted.prefer,
+                    priority: goals.priority,
+                    best_effort: admitted.best_effort,
+                    bytes: decoded,
+                    returnable: false,
+                }
+            };
+            let taken = match admit(core, task, router.snapshot(), &goals, key) {
                 Ok(taken) => taken,
                 Err(refusal) => {
                     router.turned_away(now, key, &refusal);
@@ -346,33 +364,22 @@ async fn answered(
                     return None;
                 }
             };
+            let in_time = |tried: &Admitted| router.sends(now, &query(tried));
+            let Taken { admitted, arm, copied, either: _ } = taken.unless_late(in_time);
             if let Some(entry) = &known
                 && may_answer(task, &admitted, &goals, entry)
             {
                 entered = Entered::Known(admitted.latency, Arc::clone(entry));
                 return None;
             }
-            let deadline = arrived + admitted.latency;
-            let query = Query {
-                key,
-                tenant: caller.tenant,
-                app: caller.app,
-                class: admitted.class,
-                arrived,
-                deadline,
-                expires: if admitted.best_effort { deadline + best_effort } else { deadline },
-                max_cost: admitted.max_cost,
-                prefer: admitted.prefer,
-                priority: goals.priority,
-                best_effort: admitted.best_effort,
-                bytes: decoded,
-                returnable: false,
-            };
+            let query = query(&admitted);
             if !once_more {
                 core.demand.arrived(admitted.class, now);
             }
-            if let Some((class, running, form)) = copy_of(task, copied) {
-                let of = (input.clone(), decoded);
+            if let Some((class, running, form)) = copy_of(task, copied)
+                && let Some(held) = core.shadows.hold(&input)
+            {
+                let of = (input.clone(), decoded, held);
                 copy = Some(running.copies((class, form), (caller.tenant, caller.app), of, now));
             }
             if let Err(limit) = core.pending.insert((now, caller.alone), query, input, reply) {
@@ -394,9 +401,9 @@ async fn answered(
         }
         Entered::Refused(refusal) => return Err(counted.refusal(refusal)),
     };
-    *drawn = seen.as_ref().and_then(Seen::drawn).map(|running| running.on.id);
+    *drawn = seen.as_ref().and_then(Seen::drawn).map(|running| running.on);
     if seen.is_none() && goals.model.is_none() && goals.variant.is_none() {
-        task.trial.iter().for_each(|running| running.wake(core, task, arrived));
+        task.trial.iter().for_each(|running| running.wake(core, task, &goals, arrived));
     }
     if lookup.is_some() {
         task.metrics.cached(false);
@@ -410,7 +417,7 @@ async fn answered(
     drop(guard);
     account.ended(&reply);
     *way = std::mem::take(&mut reply.way);
-    let unanswered = trials::unanswered(&reply.outcome);
+    let unanswered = trials::unanswered(&reply.outcome, way.sent.is_some());
     if let Some(copy) = copy {
         core.shadows.want(copy, &reply.outcome);
     }

@@ -5,9 +5,10 @@ use crate::access::{Caller, Origins};
 use crate::ask::Answered;
 use crate::errors::ApiError;
 use crate::past::Past;
+use modelless_decision::trial::OnTrial;
 use modelless_store::UnixMicros;
 use modelless_types::{
-    Accuracy, CostPer1k, Goals, Micros, NodeId, QueryKey, QueryNumber, TaskId, Time, TrialId, VariantId,
+    Accuracy, CostPer1k, Goals, Micros, NodeId, QueryKey, QueryNumber, TaskId, Time, VariantId,
 };
 use modelless_wire::Reason;
 use std::sync::Arc;
@@ -70,7 +71,7 @@ pub(crate) struct Decision {
     pub(crate) asked: Asked,
     pub(crate) came: Came,
     /// The trial that it was drawn for, so that the version on trial had it.
-    pub(crate) trial: Option<TrialId>,
+    pub(crate) trial: Option<OnTrial>,
 }
 
 /// Where queries are told of, and where those who watch hear of them.
@@ -91,7 +92,7 @@ impl Decisions {
     pub(crate) fn tell(
         &self,
         (query, key, arrived): (QueryNumber, QueryKey, Time),
-        trial: Option<TrialId>,
+        trial: Option<OnTrial>,
         caller: &Caller,
         asked: &Asked,
         result: &Result<Answered, ApiError>,

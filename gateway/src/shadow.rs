@@ -17,6 +17,7 @@ use modelless_oip::elements;
 use modelless_types::tensor::packed;
 use modelless_types::{AppId, Bytes, DType, Micros, Prefer, Priority, QueryKey, TaskKind, TenantId};
 use modelless_wire::{Answer, Input};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -26,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 const WAITING: usize = 32;
 /// Copies that may be under way.
 const UNDER_WAY: usize = 16;
+/// What all copies hold, bodies and answers of their originals; what would be more is not copied.
+const BYTES: u64 = 16 << 20;
 /// A copy for which there is no spare time for so long is given up.
 const WITHIN: Micros = Micros::from_secs(10);
 /// Vectors agree that point as much the same way.
@@ -37,6 +40,7 @@ pub(crate) struct Copied {
     pub(crate) class: Class,
     pub(crate) input: Input,
     pub(crate) decoded: Bytes,
+    pub(crate) held: Held,
     pub(crate) tenant: TenantId,
     pub(crate) app: AppId,
     /// Its original is the first of its time, so that the two make a pair.
@@ -57,6 +61,36 @@ pub(crate) enum Form {
 struct Ended {
     came: Came,
     body: Option<Buffer>,
+    /// How many were run with it, where it was run.
+    batch: Option<u32>,
+}
+
+/// A part of [`BYTES`], until it is dropped.
+pub(crate) struct Held {
+    of: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Held {
+    fn of(of: &Arc<AtomicU64>, bytes: usize) -> Option<Self> {
+        let mut held = Self { of: Arc::clone(of), bytes: 0 };
+        held.more(bytes).then_some(held)
+    }
+
+    /// So many more; false, and none of them, where there is no room.
+    fn more(&mut self, bytes: usize) -> bool {
+        let bytes = bytes as u64;
+        let room = |held: u64| held.checked_add(bytes).filter(|all| *all <= BYTES);
+        let had = self.of.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
+        self.bytes += if had { bytes } else { 0 };
+        had
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// A copy and how its original ended.
@@ -70,12 +104,13 @@ pub(crate) struct Shadows {
     wanted: mpsc::Sender<Wanted>,
     /// Taken by whoever asks them.
     asked: Mutex<Option<mpsc::Receiver<Wanted>>>,
+    held: Arc<AtomicU64>,
 }
 
 impl Default for Shadows {
     fn default() -> Self {
         let (wanted, asked) = mpsc::channel(WAITING);
-        Self { wanted, asked: Mutex::new(Some(asked)) }
+        Self { wanted, asked: Mutex::new(Some(asked)), held: Arc::default() }
     }
 }
 
@@ -123,25 +158,45 @@ fn took(answer: &Answer) -> Micros {
     Micros(answer.run.0 / u64::from(answer.batch.max(1)))
 }
 
+/// Whether how long they took can be compared: a part of a large batch is shorter than a small one, whoever ran it.
+fn alike(copy: &Ended, original: &Ended) -> bool {
+    copy.batch.is_some() && copy.batch == original.batch
+}
+
 /// What there is to compare of an outcome.
 fn ended(outcome: &Outcome) -> Option<Ended> {
     match outcome {
         Outcome::Answered(answer) => {
             let came = Came::Answered { total: took(answer), late: false };
-            Some(Ended { came, body: Some(answer.body.clone()) })
+            Some(Ended { came, body: Some(answer.body.clone()), batch: Some(answer.batch) })
         }
         // That a copy is late is because nothing was to spare.
         Outcome::Refused(_) | Outcome::BadInput(..) => {
-            let failed = unanswered(outcome).filter(|came| *came == Came::Failed)?;
-            Some(Ended { came: failed, body: None })
+            let failed = unanswered(outcome, true).filter(|came| *came == Came::Failed)?;
+            Some(Ended { came: failed, body: None, batch: None })
         }
     }
 }
 
 impl Shadows {
+    /// Room for a copy of this input; nothing where there is none.
+    pub(crate) fn hold(&self, input: &Input) -> Option<Held> {
+        Held::of(
+            &self.held,
+            match input {
+                Input::Raw(body) => body.len(),
+                Input::Json { inputs, parameters } => {
+                    inputs.len() + parameters.as_ref().map_or(0, Buffer::len)
+                }
+            },
+        )
+    }
+
     /// An original ended: a copy of it is asked when there is time, if there is room for one more.
-    pub(crate) fn want(&self, copied: Copied, outcome: &Outcome) {
-        if let Some(original) = ended(outcome) {
+    pub(crate) fn want(&self, mut copied: Copied, outcome: &Outcome) {
+        if let Some(original) = ended(outcome)
+            && copied.held.more(original.body.as_ref().map_or(0, Buffer::len))
+        {
             let _there_is_no_room = self.wanted.try_send(Wanted { copied, original });
         }
     }
@@ -180,7 +235,7 @@ impl Drop for Guard<'_> {
 async fn ask(core: Arc<Core>, wanted: Wanted) {
     let core = &*core;
     let Wanted { copied, original } = wanted;
-    let Copied { of, class, input, decoded, tenant, app, compared, form } = copied;
+    let Copied { of, class, input, decoded, held: _held, tenant, app, compared, form } = copied;
     let key = core.next_key();
     let guard = Guard(core, key);
     let (reply, answer) = oneshot::channel();
@@ -211,12 +266,34 @@ async fn ask(core: Arc<Core>, wanted: Wanted) {
     let Some(copy) = ended(&outcome) else { return };
     let bodies = copy.body.as_ref().zip(original.body.as_ref());
     let agreed = bodies.and_then(|(copy, original)| form.agree(copy, original));
-    of.copied((copy.came, original.came), compared, agreed);
+    of.copied((copy.came, original.came, alike(&copy, &original)), compared, agreed);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn copies_hold_no_more_than_they_may_and_give_it_back() {
+        let shadows = Shadows::default();
+        let input = |bytes: usize| Input::Raw(Buffer::from(vec![0; bytes]));
+        let most = usize::try_from(BYTES).unwrap();
+        assert!(shadows.hold(&input(most + 1)).is_none());
+        let mut first = shadows.hold(&input(most - 10)).unwrap();
+        assert!(shadows.hold(&input(11)).is_none());
+        let second = shadows.hold(&input(4)).unwrap();
+        assert!(!first.more(7) && first.more(6));
+        assert!(shadows.hold(&input(1)).is_none());
+        drop((first, second));
+        assert!(shadows.hold(&input(most)).is_some());
+    }
+
+    #[test]
+    fn times_are_compared_only_of_batches_of_one_size() {
+        let of = |batch| Ended { came: Came::Failed, body: None, batch };
+        assert!(alike(&of(Some(3)), &of(Some(3))));
+        assert!(!alike(&of(Some(1)), &of(Some(8))) && !alike(&of(None), &of(None)));
+    }
 
     #[test]
     fn answers_agree_by_what_their_task_counts_as_right() {

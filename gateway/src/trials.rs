@@ -5,15 +5,16 @@
 
 use crate::core::Core;
 use crate::pending::Outcome;
-use crate::shadow::{Copied, Form};
+use crate::shadow::{Copied, Form, Held};
 use crate::view::TaskView;
 use http::HeaderValue;
+use modelless_decision::admission;
 use modelless_decision::query::Class;
 use modelless_decision::route::Ready;
 use modelless_decision::trial::{Arm, ArmCounts, Came, Counts, LATENCIES, Latencies, OnTrial};
 use modelless_live::{Role, TRIALS, Tried};
-use modelless_store::{Catalog, Trial, UnixMicros};
-use modelless_types::{AppId, Bytes, Micros, ModelId, Refusal, TaskId, TenantId, Time, TrialId};
+use modelless_store::{Catalog, TRIALS_AT_ONCE, Trial, UnixMicros};
+use modelless_types::{AppId, Bytes, Goals, Micros, ModelId, Refusal, TaskId, TenantId, Time, TrialId};
 use modelless_wire::Input;
 use std::array;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A version that is in no memory is asked for again after so long.
 const WAKE_AFTER: u64 = 10_000_000;
+const _: () = assert!(TRIALS_AT_ONCE <= TRIALS, "all that run are told");
 
 /// A trial that runs.
 #[derive(Debug)]
@@ -130,15 +132,21 @@ impl Running {
         self: &Arc<Self>,
         (class, form): (Class, Form),
         (tenant, app): (TenantId, AppId),
-        (input, decoded): (Input, Bytes),
+        (input, decoded, held): (Input, Bytes, Held),
         now: Time,
     ) -> Copied {
         let compared = self.is_compared(Arm::Other, now);
-        Copied { of: Arc::clone(self), class, input, decoded, tenant, app, compared, form }
+        Copied { of: Arc::clone(self), class, input, decoded, held, tenant, app, compared, form }
     }
 
     /// A copy and its original have ended, and their answers agree or not, as far as they can be compared.
-    pub(crate) fn copied(&self, (copy, original): (Came, Came), compared: bool, agreed: Option<bool>) {
+    /// `alike` where their times can be compared.
+    pub(crate) fn copied(
+        &self,
+        (copy, original, alike): (Came, Came, bool),
+        compared: bool,
+        agreed: Option<bool>,
+    ) {
         for (arm, came) in [(Arm::Candidate, copy), (Arm::Other, original)] {
             self.arms[at(arm)].count(came);
         }
@@ -149,7 +157,7 @@ impl Running {
             None => {}
         }
         if compared {
-            known.counts.pair(copy, original);
+            known.counts.pair_of(copy, original, alike);
         }
     }
 
@@ -190,7 +198,8 @@ impl Running {
     }
 
     /// Nothing of it is in any memory, so nothing of it is asked: has a node load it, now and then.
-    pub(crate) fn wake(&self, core: &Core, task: &TaskView, now: Time) {
+    /// Each time another place is asked, for one may never manage.
+    pub(crate) fn wake(&self, core: &Core, task: &TaskView, goals: &Goals, now: Time) {
         let last = self.woken.load(Ordering::Relaxed);
         let due = last == 0 || now.0 >= last + WAKE_AFTER;
         let mine =
@@ -198,22 +207,28 @@ impl Running {
         if !due || mine(last).is_err() {
             return;
         }
-        let own = task.variants.iter().filter(|view| view.model.id == self.on.candidate);
-        let ordinals: BTreeSet<u8> = own.map(|view| view.variant.ordinal).collect();
-        let mut cold = None;
+        let pinned = Goals { model: Some(self.on.candidate), ..*goals };
+        let admitted =
+            core.driver.look(|router, _| admission::admit(router.snapshot(), task.task.id, &pinned));
+        // No variant of it would do.
+        let Ok(admitted) = admitted else { return };
+        let mut cold = Vec::new();
         for node in core.nodes() {
             let status = node.status.borrow();
             let its = |offer: &&modelless_decision::route::Offer| {
-                offer.task == task.task.id && ordinals.contains(&offer.ordinal)
+                offer.task == task.task.id && admitted.class.admits.contains(offer.ordinal)
             };
             for offer in status.info.offers.iter().filter(its) {
                 match offer.ready {
                     Ready::Resident | Ready::Loading { .. } => return,
-                    Ready::Cold { .. } => cold = cold.or(Some((node.id, offer.ordinal))),
+                    Ready::Cold { .. } => cold.push((node.id, offer.ordinal)),
                 }
             }
         }
-        if let Some((node, ordinal)) = cold {
+        cold.sort_unstable();
+        let turn = now.0 / WAKE_AFTER;
+        let turn = turn.checked_rem(cold.len() as u64).and_then(|turn| usize::try_from(turn).ok());
+        if let Some((node, ordinal)) = turn.map(|turn| cold[turn]) {
             core.wake(node, task.task.id, ordinal);
         }
     }
@@ -253,14 +268,16 @@ impl Drop for Seen {
     }
 }
 
-/// What counts of a query that was not answered. A quota, a full queue, a load or a lost node say nothing of a version.
-pub(crate) fn unanswered(outcome: &Outcome) -> Option<Came> {
+/// What counts of a query that was not answered. A quota, a full queue, a load or a lost node say nothing of a version, and neither does one
+/// that no node was given.
+pub(crate) fn unanswered(outcome: &Outcome, sent: bool) -> Option<Came> {
     match outcome {
         Outcome::Answered(_) | Outcome::BadInput(..) => None,
         Outcome::Refused(refusal) => match refusal {
             Refusal::ModelError { .. } | Refusal::InputCrashed { .. } | Refusal::VariantFailed { .. } => {
                 Some(Came::Failed)
             }
+            Refusal::TooLate { .. } if !sent => None,
             Refusal::TooLate { .. } | Refusal::Cancelled => Some(Came::Unanswered),
             Refusal::FloorUnreachable { .. }
             | Refusal::LatencyUnreachable { .. }
@@ -396,7 +413,9 @@ mod tests {
         let running = running();
         drop(running.takes(Arm::Candidate, Time(1))); // its client went away
         running.takes(Arm::Other, Time(1)).ended(Some(took(1)));
-        running.takes(Arm::Candidate, Time(BEAT)).ended(unanswered(&Outcome::Refused(Refusal::OverQuota)));
+        running
+            .takes(Arm::Candidate, Time(BEAT))
+            .ended(unanswered(&Outcome::Refused(Refusal::OverQuota), true));
         let mut spoilt = running.takes(Arm::Candidate, Time(2 * BEAT));
         spoilt.ended(Some(took(1)));
         spoilt.failed();
@@ -405,6 +424,13 @@ mod tests {
         let of = counts.candidate;
         assert_eq!((of.unanswered, of.failed, of.answered, of.late), (1, 1, 0, 0));
         assert_eq!((counts.lateness.worse, counts.failures.even), (1, 1));
+    }
+
+    #[test]
+    fn too_late_counts_where_a_node_had_the_query_and_not_where_the_router_never_sent_it() {
+        let late = Outcome::Refused(Refusal::TooLate { waited: Micros(7) });
+        assert_eq!(unanswered(&late, true), Some(Came::Unanswered));
+        assert_eq!(unanswered(&late, false), None);
     }
 
     #[test]

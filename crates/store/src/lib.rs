@@ -61,7 +61,7 @@ pub use records::{
     TaskChange, Tenant, Transition, UnixMicros,
 };
 pub use sql::{SqlStore, open, open_postgres, open_sqlite};
-pub use trials::{EndTrial, NewTrial, TRIALS_KEPT, Trial, TrialEnded, Trials};
+pub use trials::{EndTrial, NewTrial, TRIALS_AT_ONCE, TRIALS_KEPT, Trial, TrialEnded, Trials};
 pub use url::redact;
 pub use versions::{Signed, VersionAction, VersionChange};
 

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 /// Of the last so many trials those that ended are remembered.
 pub const TRIALS_KEPT: u64 = 1_000;
+/// So many run at a time, which is what a gateway tells of; of them a tenant that is not alone gets half.
+pub const TRIALS_AT_ONCE: usize = 64;
 /// Longest document of figures.
 const FIGURES_MAX: usize = 64 << 10;
 

@@ -97,14 +97,17 @@ fn told(core: &Core, caller: &Caller, kept: &Decision) -> Value {
     // It may see less than whoever asked the query; an operator sees everything.
     let seen = if caller.is_operator() { view } else { core.view_of(caller) };
     let task = seen.tasks.values().find(|task| task.task.id == kept.asked.task);
+    // What was drawn for a trial was given to the version on trial alone, as if it had been pinned.
+    let candidate = kept.trial.map(|trial| trial.candidate);
+    let asked = Goals { model: candidate.or(kept.asked.goals.model), ..kept.asked.goals };
     // With the task's defaults as they were then.
-    let goals = Goals { accuracy: kept.asked.accuracy, ..kept.asked.goals };
+    let goals = Goals { accuracy: kept.asked.accuracy, ..asked };
     let (decisions, _) = core.driver.look(|router, _| router.seen(kept.key));
     let decisions = decisions.iter().map(|decision| {
         let mut shown = task.map_or_else(
             || json!({"task": told["task"], "candidates": []}), // it was removed since
             |task| {
-                let (snapshot, explanation) = recall(decision, kept.asked.task, &kept.asked.goals);
+                let (snapshot, explanation) = recall(decision, kept.asked.task, &asked);
                 explained(&seen, task, &goals, &snapshot, &explanation)
             },
         );

@@ -40,7 +40,7 @@ pub(crate) fn decision(view: &View, decision: &Decision) -> Value {
     given("variant", goals.variant.map(|variant| json!(variant_name(view, variant))));
     shown["asked"]["from"] = origins(asked.from);
     if let Some(trial) = decision.trial {
-        shown["trial"] = json!(trial.to_string());
+        shown["trial"] = json!(trial.id.to_string());
     }
     match &decision.came {
         Came::Answered { variant, node, batch, why, predicted, queued, run, total, cost, again, .. } => {

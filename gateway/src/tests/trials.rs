@@ -2,6 +2,8 @@
 
 use super::world::{Does, Got, PNG, Running, Setup, World, ask, new_model};
 use http::Method;
+use modelless_decision::Moments;
+use modelless_decision::query::Class;
 use modelless_decision::trial::Counts;
 use modelless_store::{MemStore, NewModel, NewTrial, Signed, Store as _, Trial, Trials as _, UnixMicros};
 use modelless_types::{Micros, ModelId, Refusal, Share};
@@ -24,7 +26,7 @@ async fn second(store: &MemStore) -> ModelId {
 }
 
 /// In a world where it is in memory like all others, and, with a share, on trial.
-async fn world(share: Option<u32>) -> (World, Option<Trial>) {
+pub(super) async fn world(share: Option<u32>) -> (World, Option<Trial>) {
     world_of(share, false).await
 }
 
@@ -87,6 +89,29 @@ async fn a_share_of_what_pins_nothing_is_drawn_and_none_below_its_floor() {
     let told = explained("").await;
     assert_eq!((&told["id"], &told["may_be_drawn"]), (&json!("trial-1"), &json!(true)), "{told}");
     assert_eq!(explained("?accuracy=0.94").await["may_be_drawn"], json!(false));
+}
+
+#[tokio::test]
+async fn what_the_version_has_no_time_for_is_answered_as_ever_and_counts_for_neither() {
+    let (world, trial) = world(Some(500_000)).await;
+    let post = async || world.post(&format!("{TASK}?latency_ms=500"), "image/png", PNG).await;
+    let ordinal = world.status.borrow().info.offers.last().unwrap().ordinal;
+    let class = Class { task: trial.unwrap().task, admits: [ordinal].into_iter().collect() };
+    *world.node.waits.lock().unwrap() = vec![(class, Moments::exactly(Micros::from_secs(10)))];
+    post().await; // with its answer the node tells how long others wait
+    let before = counts(&world);
+    for _ in 0..60 {
+        assert!(!drawn(&post().await), "all are answered, none by the version");
+    }
+    assert_eq!(counts(&world), before);
+    // It has time again.
+    world.node.waits.lock().unwrap().clear();
+    post().await;
+    let mut count = 0;
+    for _ in 0..60 {
+        count += u64::from(drawn(&post().await));
+    }
+    assert!((10..50).contains(&count), "{count} of 60");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use axum::body::Body;
 use bytes::Bytes as Buffer;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
+use modelless_decision::query::Class;
 use modelless_decision::route::{Limit, Made, NodeInfo, NodeReport, Offer, Ready};
 use modelless_decision::{Moments, RunModel};
 use modelless_drive::{Clock, Recorder};
@@ -51,6 +52,8 @@ pub(super) struct FakeNode {
     pub(super) id: NodeId,
     /// How many queries it takes at once.
     pub(super) credit: Mutex<u32>,
+    /// How long it says that queries of these classes wait, beside none at all.
+    pub(super) waits: Mutex<Vec<(Class, Moments)>>,
     gateway: OnceLock<Arc<dyn GatewayLink>>,
     pub(super) does: Mutex<Does>,
     /// Who answers for an ordinal.
@@ -63,7 +66,8 @@ pub(super) struct FakeNode {
 impl FakeNode {
     pub(super) fn say(&self, body: Said) {
         let limit = Limit { queries: *self.credit.lock().unwrap(), bytes: Bytes::from_mib(64) };
-        let report = NodeReport { limit, wait: Moments::ZERO, waits: Vec::new(), made: Made::default() };
+        let waits = self.waits.lock().unwrap().clone();
+        let report = NodeReport { limit, wait: Moments::ZERO, waits, made: Made::default() };
         self.gateway.get().unwrap().receive(self.id, FromNode { body, report });
     }
 
@@ -355,7 +359,7 @@ impl World {
         let credit = Mutex::new(4);
         let (gateway, looks) = (OnceLock::new(), OnceLock::new());
         let models = Mutex::new(models);
-        let node = FakeNode { id: NODE, credit, gateway, does, models, seen, looks };
+        let node = FakeNode { id: NODE, credit, waits: Mutex::default(), gateway, does, models, seen, looks };
         let node = Arc::new(node);
         let price = PricePerHour(100_000);
         let info = NodeInfo { id: NODE, rtt: Moments::ZERO, price, offers: all };
@@ -365,7 +369,7 @@ impl World {
                 (Mutex::new(Does::Keep), Mutex::new(0), node.models.lock().unwrap().clone());
             let models = Mutex::new(models);
             let (id, gateway, looks) = (NodeId(2), OnceLock::new(), OnceLock::new());
-            let other = FakeNode { id, credit, gateway, does, models, seen, looks };
+            let other = FakeNode { id, credit, waits: Mutex::default(), gateway, does, models, seen, looks };
             let rtt = Moments::exactly(setup.second_greeting);
             let status = NodeStatus::idle(NodeInfo { id, rtt, ..info.clone() }, "node-b", CLASS);
             Second { node: Arc::new(other), seen: received, told: watch::Sender::new(status) }

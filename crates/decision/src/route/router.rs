@@ -11,7 +11,7 @@ mod memory;
 mod tables;
 
 use super::load::{LoadView, NodeReport};
-use super::pick::{SPARE_AT_A_NODE, Verdict};
+use super::pick::{SPARE_AT_A_NODE, Verdict, pick};
 use super::snapshot::{NodeIx, Snapshot, Table};
 use crate::explain::{Explanation, explain};
 use crate::machine::{Machine, Rank, Ranked, Wake};
@@ -256,6 +256,16 @@ impl Router {
     /// How many queries are open, here or at a node.
     pub fn open(&self) -> usize {
         self.open.len()
+    }
+
+    /// Whether a query that came now would be sent at once, to be answered in time by what is in memory. Decides nothing.
+    pub fn sends(&mut self, now: Time, query: &Query) -> bool {
+        let known = self.snapshot.class_id(&query.class).is_some();
+        if !known && self.snapshot.class_count() >= self.limits.classes as usize {
+            return false; // one more is not worth making room for
+        }
+        let class = self.class_id(query.class);
+        matches!(pick(&self.snapshot, &self.load, class, query, now, self.seed), Verdict::Send(_))
     }
 
     fn class_id(&mut self, class: Class) -> ClassId {

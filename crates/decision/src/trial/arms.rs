@@ -160,6 +160,11 @@ pub struct Counts {
 impl Counts {
     /// One query of each arm was compared.
     pub fn pair(&mut self, candidate: Came, other: Came) {
+        self.pair_of(candidate, other, true);
+    }
+
+    /// The same; `alike` says whether how long they took can be compared.
+    pub fn pair_of(&mut self, candidate: Came, other: Came, alike: bool) {
         let failed = |came| matches!(came, Came::Failed);
         self.failures.count(failed(candidate), failed(other));
         if failed(candidate) || failed(other) {
@@ -167,7 +172,8 @@ impl Counts {
         }
         let late = |came| matches!(came, Came::Unanswered | Came::Answered { late: true, .. });
         self.lateness.count(late(candidate), late(other));
-        if let (Came::Answered { total: own, .. }, Came::Answered { total: others, .. }) = (candidate, other)
+        if let (true, Came::Answered { total: own, .. }, Came::Answered { total: others, .. }) =
+            (alike, candidate, other)
         {
             let slower = own.0.saturating_mul(100) > others.0.saturating_mul(SLOWER_PERCENT);
             self.latency.count(slower, !slower);
@@ -237,8 +243,11 @@ mod tests {
         assert_eq!(counts.failures, pairs(1, 4, 0));
         assert_eq!(counts.lateness, pairs(1, 1, 1));
         assert_eq!(counts.latency, pairs(1, 0, 1));
+        let before = counts.latency;
+        counts.pair_of(took(90, false), took(10, false), false);
+        assert_eq!((counts.latency, counts.lateness), (before, pairs(1, 2, 1)), "one alone, one of many");
         let mut twice = counts;
         twice.add(&counts);
-        assert_eq!(twice.failures, pairs(2, 8, 0));
+        assert_eq!(twice.failures, pairs(2, 10, 0));
     }
 }

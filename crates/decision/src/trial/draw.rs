@@ -36,12 +36,24 @@ pub struct Taken {
     pub arm: Option<Arm>,
     /// Who may answer a copy of it.
     pub copied: Option<Class>,
+    /// Where it counts: who would answer it were it drawn, and were it not.
+    pub either: Option<[Admitted; 2]>,
 }
 
 impl Taken {
     /// It has nothing to do with a trial.
     pub const fn usual(admitted: Admitted) -> Self {
-        Self { admitted, arm: None, copied: None }
+        Self { admitted, arm: None, copied: None, either: None }
+    }
+
+    /// The version on trial has no time for it now, as `in_time` says: it is answered as ever, and counts for neither, whoever was to have
+    /// it. So none is refused because it was drawn.
+    #[must_use]
+    pub fn unless_late(self, in_time: impl FnOnce(&Admitted) -> bool) -> Self {
+        match self.either {
+            Some([tried, usual]) if !in_time(&tried) => Self::usual(usual),
+            Some(_) | None => self,
+        }
     }
 }
 
@@ -69,12 +81,12 @@ pub fn admit(
     if !snapshot.is_resident(&tried.class) || !snapshot.is_resident(&usual.class) {
         return Ok(Taken::usual(usual));
     }
-    let (arm, copied) = match (trial.shadow, is_drawn(trial.id, number, trial.share)) {
-        (false, true) => return Ok(Taken { admitted: tried, arm: Some(Arm::Candidate), copied: None }),
-        (false, false) => (Some(Arm::Other), None),
-        (true, drawn) => (None, drawn.then_some(tried.class)),
-    };
-    Ok(Taken { admitted: usual, arm, copied })
+    let drawn = is_drawn(trial.id, number, trial.share);
+    if trial.shadow {
+        return Ok(Taken { copied: drawn.then_some(tried.class), ..Taken::usual(usual) });
+    }
+    let (admitted, arm) = if drawn { (tried, Arm::Candidate) } else { (usual, Arm::Other) };
+    Ok(Taken { admitted, arm: Some(arm), copied: None, either: Some([tried, usual]) })
 }
 
 #[cfg(test)]

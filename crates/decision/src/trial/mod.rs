@@ -25,8 +25,12 @@ use serde::{Deserialize, Serialize};
 
 /// A pair's answer is slower where it took more than so many hundredths of the other's time.
 pub const SLOWER_PERCENT: u64 = 130;
-/// A version is good once it is known to fail, or to be late, in fewer than so many more of a hundred queries than the other.
+/// A version is good once it is known to fail, to be late, or to be wrong, in fewer than so many more of a hundred queries than the other.
 pub const MORE_PERCENT: u32 = 5;
+/// A trial that is to promote and of which nothing is known yet goes on for so many times the time that was asked for.
+pub const LONGEST_TIMES: u64 = 10;
+/// And for so long at least.
+pub const LONGEST_LEAST: Micros = Micros::from_secs(86_400);
 
 /// In what a version may do worse.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -84,7 +88,8 @@ pub enum Verdict {
 }
 
 /// What counts come to. May be asked as often as one likes: a version that is as good as the other is called worse in less than one of a
-/// hundred trials, however long they go on; and one that is worse by the margins above is called good in less than one of a hundred.
+/// hundred trials, however long they go on; and one that is worse by the margins above is called good in less than one of a hundred. Where
+/// somebody says which answers are right, that has to be known as well; where nobody does, nothing is known of it.
 pub fn compare(counts: &Counts) -> Verdict {
     for what in What::ALL {
         let pairs = counts.pairs(what);
@@ -95,7 +100,8 @@ pub fn compare(counts: &Counts) -> Verdict {
     let good = counts.candidate.answered > 0
         && is_no_worse(counts.failures, MORE_PERCENT)
         && is_no_worse(counts.lateness, MORE_PERCENT)
-        && is_not_more_often(counts.latency);
+        && is_not_more_often(counts.latency)
+        && (counts.accuracy == Pairs::default() || is_no_worse(counts.accuracy, MORE_PERCENT));
     if good { Verdict::NotWorse } else { Verdict::TooFewYet }
 }
 
@@ -106,6 +112,13 @@ pub struct Terms {
     pub lasts: Micros,
     /// The version becomes the default once it is known to be good.
     pub promote_when_good: bool,
+}
+
+impl Terms {
+    /// By then it ends, whatever is known.
+    fn longest(self) -> Micros {
+        Micros(self.lasts.0.saturating_mul(LONGEST_TIMES)).max(LONGEST_LEAST)
+    }
 }
 
 /// What is to be done about a trial.
@@ -134,6 +147,10 @@ pub fn judge(counts: &Counts, ran: Micros, terms: Terms, floors: Result<(), Floo
         Verdict::TooFewYet if over && !terms.promote_when_good => {
             Step::Stop("its time is over; too few queries were compared to tell whether it does worse".into())
         }
+        Verdict::TooFewYet if ran >= terms.longest() => Step::Stop(format!(
+            "it was not known to be good within {} hours, and is not promoted; try it with a larger share or for a longer time",
+            terms.longest().0 / 3_600_000_000
+        )),
         Verdict::NotWorse | Verdict::TooFewYet => Step::GoOn,
     }
 }
@@ -258,6 +275,19 @@ mod tests {
     }
 
     #[test]
+    fn where_somebody_says_what_is_right_a_version_is_good_once_it_is_known_to_be_right_as_often() {
+        let mut seen = counts(400, QUICK, QUICK);
+        seen.pair_verdicts(false, true);
+        assert_eq!(compare(&seen), Verdict::TooFewYet);
+        (0..200).for_each(|_| seen.pair_verdicts(true, true));
+        assert_eq!(compare(&seen), Verdict::NotWorse);
+        // Wrong in a tenth more, which is not yet sure to be worse.
+        let mut seen = counts(400, QUICK, QUICK);
+        seen.accuracy = Pairs { worse: 9, even: 80, better: 0 };
+        assert_eq!(compare(&seen), Verdict::TooFewYet);
+    }
+
+    #[test]
     fn a_trial_ends_when_its_time_is_over_and_at_once_when_the_version_is_worse() {
         let (kept, lost) =
             (Ok(()), Err(FloorsLost { kept: accuracy(910_000), would: Some(accuracy(900_000)) }));
@@ -278,6 +308,18 @@ mod tests {
         assert!(matches!(judge(&few, HOUR, short, kept), Step::Stop(why) if why.contains("too few")));
         assert!(matches!(judge(&good, HOUR, promoting, kept), Step::Promote(_)));
         assert_eq!(judge(&few, HOUR, promoting, kept), Step::GoOn, "until it is known");
+        // That may be never.
+        let (day, ten_days) = (Micros(24 * HOUR.0), Micros(240 * HOUR.0));
+        assert_eq!(judge(&few, Micros(day.0 - 1), promoting, kept), Step::GoOn);
+        assert!(
+            matches!(judge(&few, day, promoting, kept), Step::Stop(why) if why.contains("within 24 hours"))
+        );
+        let long = Terms { lasts: day, ..promoting };
+        assert_eq!(judge(&few, Micros(ten_days.0 - 1), long, kept), Step::GoOn);
+        assert!(
+            matches!(judge(&few, ten_days, long, kept), Step::Stop(why) if why.contains("within 240 hours"))
+        );
+        assert!(matches!(judge(&good, ten_days, long, kept), Step::Promote(_)));
         let Step::Stop(why) = judge(&good, HOUR, promoting, lost) else { panic!("floors would be lost") };
         assert!(why.contains("up to 0.9, that of the default version up to 0.91"), "{why}");
     }

@@ -1,9 +1,10 @@
 //! Trials of new versions, in memory. Those that run stand in the catalogue, and here are those that ended.
 
 use super::{MemStore, State};
+use crate::access::Shared;
 use crate::check;
 use crate::error::Result;
-use crate::trials::{EndTrial, NewTrial, TRIALS_KEPT, Trial, TrialEnded, Trials};
+use crate::trials::{EndTrial, NewTrial, TRIALS_AT_ONCE, TRIALS_KEPT, Trial, TrialEnded, Trials};
 use async_trait::async_trait;
 use modelless_types::{Model, TaskId, TrialId, TrialState};
 use std::cmp::Reverse;
@@ -41,6 +42,11 @@ impl Trials for MemStore {
             if let Some(running) = state.catalog.trials.iter().find(|trial| trial.task == model.task) {
                 return Err(running.in_the_way());
             }
+            let of = |id| state.catalog.models.iter().find(|known| known.id == id).map(|known| known.tenant);
+            let running = &state.catalog.trials;
+            let own = running.iter().filter(|trial| of(trial.candidate) == Some(model.tenant)).count();
+            let (all, tenants) = (running.len(), state.catalog.tenants.len());
+            Shared { all, own, tenants }.room("trial", TRIALS_AT_ONCE)?;
             let id = state.next("trial");
             let promoted = state.promoted(model.task, model.tenant, &model.name);
             let default = promoted.first().map(|(version, id)| (*id, *version));

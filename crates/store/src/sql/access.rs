@@ -339,7 +339,7 @@ async fn room(database: &str, tx: &mut Tx, app: AppId, now: UnixMicros) -> Resul
 }
 
 /// All, those of the tenant in question, and how many tenants there are.
-fn shared(database: &str, row: Option<Row>) -> Result<Shared> {
+pub(super) fn shared(database: &str, row: Option<Row>) -> Result<Shared> {
     let nobody = Shared { all: 0, own: 0, tenants: 0 };
     row.map_or(Ok(nobody), |row| {
         let mut row = row.read(database);

@@ -1,15 +1,16 @@
 //! Trials of new versions. Whoever begins or ends one takes the next number of the catalogue first, since those that run stand in it.
 
+use super::access::shared;
 use super::conn::{Columns, Db, Tx, args};
 use super::versions;
 use super::{SqlStore, events};
 use crate::check;
 use crate::error::Result;
 use crate::records::UnixMicros;
-use crate::trials::{EndTrial, NewTrial, TRIALS_KEPT, Trial, TrialEnded, Trials};
+use crate::trials::{EndTrial, NewTrial, TRIALS_AT_ONCE, TRIALS_KEPT, Trial, TrialEnded, Trials};
 use crate::versions::Signed;
 use async_trait::async_trait;
-use modelless_types::{Micros, ModelId, Share, TaskId, TrialId, TrialState};
+use modelless_types::{Micros, ModelId, Share, TaskId, TenantId, TrialId, TrialState};
 
 /// A query for trials, as [`trial`] reads them.
 macro_rules! select {
@@ -105,6 +106,14 @@ async fn end(tx: &mut Tx, trial: Trial, state: TrialState, ended: TrialEnded) ->
     Ok(trial)
 }
 
+/// Whether another may begin of a version of this tenant.
+async fn room(db: &Db, tx: &mut Tx, tenant: TenantId) -> Result<()> {
+    let sql = "SELECT count(*), CAST(coalesce(sum(CASE WHEN models.tenant = $2 THEN 1 ELSE 0 END), 0) AS BIGINT), \
+               (SELECT count(*) FROM tenants) FROM trials JOIN models ON models.id = trials.candidate WHERE trials.state = $1";
+    let row = tx.first(sql, args![TrialState::Running.name(), tenant.0]).await?;
+    shared(&db.name, row)?.room("trial", TRIALS_AT_ONCE)
+}
+
 async fn note(tx: &mut Tx, trial: &Trial) -> Result<()> {
     let event = check::event(trial.event())?;
     let seq = tx.next("events").await?;
@@ -122,6 +131,7 @@ impl Trials for SqlStore {
         if let Some(running) = of_task(db, &mut tx, of.task).await? {
             return Err(running.in_the_way());
         }
+        room(db, &mut tx, of.tenant).await?;
         let id = tx.next("trials").await?;
         let default = of.promoted.first().map(|first| (ModelId(first.id), first.version));
         let trial = new.begun(TrialId(id.unsigned_abs()), (of.task, of.name, of.version), default)?;

@@ -8,7 +8,7 @@ use crate::records::UnixMicros;
 use crate::trials::ended;
 use crate::versions::{self, Signed, VersionAction, VersionChange};
 use crate::{MEASURED_KEPT, VERSION_CHANGES_KEPT, check};
-use modelless_types::{ModelId, Profile, TaskId};
+use modelless_types::{ModelId, Profile, TaskId, TenantId};
 
 /// A version of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,6 +20,7 @@ pub(super) struct Version {
 /// A model and the versions beside it.
 pub(super) struct Named {
     pub(super) task: TaskId,
+    pub(super) tenant: TenantId,
     pub(super) name: String,
     pub(super) version: u32,
     /// Those that were promoted, the default first.
@@ -53,7 +54,7 @@ pub(super) async fn named(db: &Db, tx: &mut Tx, model: ModelId) -> Result<Named>
     let (task, tenant): (u32, u32) = (row.num()?, row.num()?);
     let (name, version) = (row.text()?, row.num()?);
     let promoted = promoted(db, tx, (task, tenant, &name)).await?;
-    Ok(Named { task: TaskId(task), name, version, promoted })
+    Ok(Named { task: TaskId(task), tenant: TenantId(tenant), name, version, promoted })
 }
 
 /// The versions of a name that were promoted, the default first.
