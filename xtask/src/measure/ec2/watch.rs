@@ -162,11 +162,12 @@ impl Drop for Watch {
 impl Seen {
     fn note(&mut self, look: Option<&Look>, now: Instant) {
         self.looks += 1;
-        let since = self.last.replace(now);
         let Some(look) = look else {
             self.failed += 1;
             return;
         };
+        // Time in which no look came to anything counts as the next one that does finds it.
+        let since = self.last.replace(now);
         self.most = self.most.max(look.running.len());
         if let Some(since) = since.filter(|_| look.serve() < self.least) {
             self.below += now - since;
@@ -215,5 +216,9 @@ mod tests {
         assert_eq!(seen.found, [found(true, 1), found(false, 3)]);
         assert_eq!((seen.below, seen.most, seen.looks, seen.failed), (s(1), 2, 4, 1));
         assert!(seen.orphans.is_empty());
+        // What no look saw is told by the next one that did.
+        seen.note(None, start + s(5));
+        seen.note(Some(&look(&[], &[])), start + s(6));
+        assert_eq!(seen.below, s(4));
     }
 }
