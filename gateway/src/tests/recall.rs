@@ -59,6 +59,22 @@ async fn a_query_that_was_answered_is_told_with_its_stages_and_every_candidate_a
 }
 
 #[tokio::test]
+async fn one_that_was_drawn_for_a_trial_is_told_as_it_was_decided_for_the_version_alone() {
+    let (world, _) = super::trials::world(Some(500_000)).await;
+    let mut seen = [false; 2];
+    for _ in 0..40 {
+        let query = told(&world, &asked(&world, "?latency_ms=500").await).await;
+        let drawn = query["trial"].is_string();
+        seen[usize::from(drawn)] = true;
+        let found = reasons(&query["decisions"][0]);
+        let chosen: Vec<&str> =
+            found.iter().filter(|(_, finding)| *finding == "chosen").map(|(name, _)| *name).collect();
+        assert_eq!(chosen, [if drawn { "large-v2-fp32" } else { "large-fp32" }], "{query}");
+    }
+    assert_eq!(seen, [true; 2]);
+}
+
+#[tokio::test]
 async fn one_that_was_refused_is_told_wherever_that_was_decided() {
     let world = World::new().await;
     let unreachable = told(&world, &asked(&world, "?accuracy=0.999").await).await;

@@ -4,9 +4,10 @@ use super::{missing, refused, store_suite};
 use crate::backends::Backend;
 use crate::samples::{a_task, model, task};
 use modelless_store::{
-    EndTrial, Error, EventKind, NewModel, NewTrial, Signed, Store, TRIALS_KEPT, Trial, TrialEnded, UnixMicros,
+    EndTrial, Error, EventKind, NewModel, NewTask, NewTrial, Signed, Store, TRIALS_AT_ONCE, TRIALS_KEPT,
+    Trial, TrialEnded, UnixMicros,
 };
-use modelless_types::{Micros, ModelId, Share, TaskId, TrialId, TrialState};
+use modelless_types::{Micros, ModelId, Share, TaskId, TenantId, TrialId, TrialState};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
@@ -18,6 +19,7 @@ store_suite! {
     of_many_who_end_a_trial_one_does,
     a_trial_ends_when_the_default_changes_or_one_of_the_two_is_removed,
     the_oldest_that_ended_are_forgotten,
+    no_more_run_at_a_time_than_gateways_tell_of_and_half_of_one_tenant,
 }
 
 fn by(who: &str, at: u64) -> Signed {
@@ -233,4 +235,43 @@ async fn the_oldest_that_ended_are_forgotten(backend: Backend) {
     let last = store.on_trial().begin_trial(new(two)).await.unwrap();
     let kept = store.on_trial().trials(None, u32::MAX).await.unwrap();
     assert_eq!((kept.len(), kept[0].id), (most, last.id));
+}
+
+async fn no_more_run_at_a_time_than_gateways_tell_of_and_half_of_one_tenant(backend: Backend) {
+    let store = backend.open().await;
+    let other = store.access().create_tenant("team-a").await.unwrap().id;
+    let mut candidates = Vec::new();
+    for n in 0..=TRIALS_AT_ONCE {
+        // One more than half are the one's, and half are the other's.
+        let tenant = if n <= TRIALS_AT_ONCE / 2 { TenantId::DEFAULT } else { other };
+        let new = NewTask { tenant, ..task(&format!("t{n}")) };
+        let of = store.create_task(new).await.unwrap().id;
+        let mut made = None;
+        for version in [1, 2] {
+            let variant = format!("m{version}");
+            let new = NewModel { version, tenant, ..model(of, "m", &[&variant]) };
+            made = Some(store.register_model(new).await.unwrap().model.id);
+        }
+        candidates.push((of, made.unwrap()));
+    }
+    let half = TRIALS_AT_ONCE / 2;
+    for (_, candidate) in &candidates[..half] {
+        store.on_trial().begin_trial(new(*candidate)).await.unwrap();
+    }
+    let full = |error: Error, most: usize, of: &str| {
+        assert!(
+            matches!(error, Error::Full { what: "trial", limit, whose } if limit == most && whose == of),
+            "{error}"
+        );
+    };
+    let error = store.on_trial().begin_trial(new(candidates[half].1)).await.unwrap_err();
+    full(error, half, "of this tenant");
+    for (_, candidate) in &candidates[half + 1..] {
+        store.on_trial().begin_trial(new(*candidate)).await.unwrap();
+    }
+    assert_eq!(running(&*store).await.len(), TRIALS_AT_ONCE);
+    let error = store.on_trial().begin_trial(new(candidates[half].1)).await.unwrap_err();
+    full(error, TRIALS_AT_ONCE, "of all tenants together");
+    store.on_trial().stop_trial(candidates[0].0, ended("by hand")).await.unwrap().unwrap();
+    store.on_trial().begin_trial(new(candidates[half].1)).await.unwrap();
 }
