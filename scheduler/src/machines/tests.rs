@@ -213,7 +213,8 @@ async fn by_infaas_rules_busy_machines_have_one_more_come_at_a_time_and_one_drai
     bed.start(3);
     bed.settles(3).await;
     let took = began.elapsed();
-    assert!((Duration::from_secs(4)..Duration::from_secs(9)).contains(&took), "two looks: {took:?}");
+    // A look may be a quarter of a second early.
+    assert!((Duration::from_millis(3_750)..Duration::from_secs(9)).contains(&took), "two looks: {took:?}");
     bed.says(r#""rules":"infaas""#).await;
     bed.busy_lanes = 0;
     let idle = tokio::time::Instant::now();

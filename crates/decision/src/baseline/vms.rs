@@ -148,8 +148,11 @@ impl Targets {
             *busy += u64::from(seen.busy_lanes);
             *lanes += u64::from(seen.lanes);
         }
-        if now + EARLY - *self.looked.get_or_insert(now) >= EVERY {
-            self.looked = Some(now);
+        let due = self.looked.map_or(now + EVERY, |looked| looked + EVERY);
+        self.looked.get_or_insert(now);
+        if now + EARLY >= due {
+            // One that is early counts as in time, or whoever asks often would look ever earlier.
+            self.looked = Some(now.max(due));
             self.decide(pools);
         }
         self.wanted.clone()
@@ -272,6 +275,21 @@ mod tests {
         let early = |ms| Time::ZERO + Micros::from_millis(ms);
         let seen = [0, 1_001, 1_990].map(|ms| targets.look(early(ms), &[pool(1, 0, 10)])[0]);
         assert_eq!(seen, [1, 1, 2]);
+    }
+
+    #[test]
+    fn who_asks_all_the_time_is_early_once_and_no_more() {
+        let mut targets = Targets::default();
+        let mut wanted = 1;
+        let mut looks = Vec::new();
+        for ms in (0..8_000).step_by(10) {
+            let now = Time::ZERO + Micros::from_millis(ms);
+            let then = targets.look(now, &[Pool { most: 9, ..pool(wanted, 0, 10) }])[0];
+            if core::mem::replace(&mut wanted, then) != then {
+                looks.push(ms);
+            }
+        }
+        assert_eq!(looks, [1_750, 3_750, 5_750, 7_750]);
     }
 
     #[test]
