@@ -29,8 +29,8 @@ pub struct Idle {
     there: Option<Micros>,
     /// When each task was asked for last, on the clock above, or before it began to look: what was told, or read of in a plan.
     last: BTreeMap<TaskId, i64>,
-    /// How often each task had been woken.
-    woken: BTreeMap<TaskId, u32>,
+    /// How often each task had been woken. `None` before the first plan was read.
+    woken: Option<BTreeMap<TaskId, u32>>,
 }
 
 impl Idle {
@@ -72,12 +72,14 @@ impl Idle {
 
     /// What the plan says that holds now. What somebody else has woken was asked for, whether that was heard here already or not.
     pub fn read(&mut self, plan: &Plan) {
+        let woken = plan.rest.iter().map(|(&task, &Rest { woken, .. })| (task, woken)).collect();
+        // What was before it began tells nothing. What came to rest since then had not been woken.
+        let Some(before) = self.woken.replace(woken) else { return };
         for (&task, &Rest { woken, .. }) in &plan.rest {
-            if self.woken.insert(task, woken).is_some_and(|before| before != woken) {
+            if before.get(&task).copied().unwrap_or_default() != woken {
                 self.last.insert(task, self.clock);
             }
         }
-        self.woken.retain(|task, _| plan.rest.contains_key(task));
     }
 
     /// As if somebody asked for a task now.
@@ -191,5 +193,21 @@ mod tests {
         idle.read(&plan(true, 2));
         idle.look(&[gateway("a", 1_020, &[(TASK, 100)])], Duration::from_secs(20));
         assert_eq!(seconds(&idle, TASK), (Some(920), Some(20)));
+    }
+
+    #[test]
+    fn what_was_woken_before_it_was_known_to_rest_was_asked_for_unless_that_is_the_first_plan() {
+        let plan = |rest: &[(TaskId, u32)]| Plan {
+            rest: rest.iter().map(|&(task, woken)| (task, Rest { asleep: false, woken })).collect(),
+            ..Plan::default()
+        };
+        let mut idle = settled(&[gateway("a", 1_000, &[(TASK, 100), (OTHER, 100)])]);
+        idle.read(&plan(&[]));
+        idle.read(&plan(&[(TASK, 1), (OTHER, 0)]));
+        let unasked = |task| seconds(&idle, task).1;
+        assert_eq!((unasked(TASK), unasked(OTHER)), (Some(0), Some(900)));
+        let mut idle = settled(&[gateway("a", 1_000, &[(TASK, 100)])]);
+        idle.read(&plan(&[(TASK, 1)]));
+        assert_eq!(seconds(&idle, TASK).1, Some(900));
     }
 }
