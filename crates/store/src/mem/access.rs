@@ -169,9 +169,15 @@ impl Access for MemStore {
             of.task.map_or(Ok(()), |task| state.task(task).map(|_| ()))?;
             state.policies.remove(&of);
             if !policy.is_empty() {
-                if state.policies.len() >= POLICIES_MAX {
-                    return Err(full("policy", POLICIES_MAX));
-                }
+                let tenant = |owner: Owner| match owner {
+                    Owner::Tenant(id) => Some(id),
+                    Owner::App(id) => {
+                        state.catalog.apps.iter().find(|app| app.id == id).map(|app| app.tenant)
+                    }
+                };
+                let own = state.policies.keys().filter(|known| tenant(known.owner) == tenant(of.owner));
+                let (own, all, tenants) = (own.count(), state.policies.len(), state.catalog.tenants.len());
+                Shared { all, own, tenants }.room("policy", POLICIES_MAX)?;
                 state.policies.insert(of, policy);
             }
             Ok(())

@@ -246,9 +246,9 @@ async fn set_policy(db: &Db, of: PolicyOf, policy: &Policy) -> Result<()> {
     tx.exec("DELETE FROM policies WHERE tenant = $1 AND app = $2 AND task = $3", args![tenant.0, app, task])
         .await?;
     if !policy.is_empty() {
-        if count(&db.name, &mut tx, "SELECT count(*) FROM policies").await? >= POLICIES_MAX {
-            return Err(full("policy", POLICIES_MAX));
-        }
+        let sql = "SELECT count(*), CAST(coalesce(sum(CASE WHEN tenant = $1 THEN 1 ELSE 0 END), 0) AS BIGINT), \
+                   (SELECT count(*) FROM tenants) FROM policies";
+        shared(&db.name, tx.first(sql, args![tenant.0]).await?)?.room("policy", POLICIES_MAX)?;
         let sql = "INSERT INTO policies (tenant, app, task, policy) VALUES ($1, $2, $3, $4)";
         tx.exec(sql, args![tenant.0, app, task, text]).await?;
     }
@@ -377,7 +377,9 @@ async fn insert(tx: &mut Tx, key: &Key) -> Result<()> {
 mod tests {
     use super::*;
     use crate::access::SecretKey;
+    use crate::policies::PolicyBounds;
     use crate::sql::open_sqlite;
+    use modelless_types::Accuracy;
 
     async fn filled(store: &SqlStore, sql: &'static str) {
         let mut tx = store.db.begin().await.unwrap();
@@ -438,5 +440,27 @@ mod tests {
         };
         assert_full_of_one(make(AppId::DEFAULT, 1).await, KEYS_MAX / 2);
         make(app, 2).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_tenant_that_has_half_of_all_policies_leaves_the_rest_to_others_and_may_change_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open_sqlite(folder.path().join("db")).await.unwrap();
+        let other = store.create_tenant("other").await.unwrap().id;
+        filled(
+            &store,
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
+             INSERT INTO policies (tenant, app, task, policy) SELECT 1, i, 100000 + i, '{}' FROM n",
+        )
+        .await;
+        let set = |owner| {
+            let bounds = PolicyBounds { accuracy: Some(Accuracy::ONE), ..PolicyBounds::default() };
+            store.set_policy(PolicyOf { owner, task: None }, Policy { bounds, ..Policy::default() })
+        };
+        let own = Owner::Tenant(TenantId::DEFAULT);
+        set(own).await.unwrap();
+        assert_full_of_one(set(Owner::App(AppId::DEFAULT)).await, POLICIES_MAX / 2);
+        set(own).await.expect("in the place of what it was");
+        set(Owner::Tenant(other)).await.expect("the rest is theirs");
     }
 }
