@@ -9,7 +9,7 @@ use crate::goals::Given;
 use crate::view::TaskView;
 use http::StatusCode;
 use modelless_store::{Doors, Owner, Policy};
-use modelless_types::{Accuracy, AppId, Goals, TaskId, TenantId};
+use modelless_types::{Accuracy, AppId, Fallback, Goals, ModelId, TaskId, TenantId};
 
 /// Where a goal comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -55,6 +55,12 @@ struct Rule {
     policy: Policy,
     /// What it pins, by name.
     pin: Given,
+}
+
+/// The model that answers by what is pinned, also where that is one of its variants.
+fn model_of(task: &TaskView, goals: &Goals) -> Option<ModelId> {
+    let of_variant = || Some(task.variant(goals.variant?)?.model.id);
+    goals.model.or_else(of_variant)
 }
 
 /// Those that hold for an application, the nearest first.
@@ -118,6 +124,10 @@ impl Policies {
             if let Some(most) = tighter {
                 (goals.max_cost, from.max_cost) = (Some(most), rule.from);
             }
+            // The best that can be done would be done at any cost.
+            if rule.policy.bounds.max_cost.is_some() {
+                goals.fallback = Fallback::Reject;
+            }
         }
         if goals.model.is_some() || goals.variant.is_some() {
             from.pin = Origin::Query;
@@ -125,7 +135,8 @@ impl Policies {
         let pinning = rules().find(|rule| rule.policy.model.is_some() || rule.policy.variant.is_some());
         if let Some(rule) = pinning {
             let pinned = task.resolve(&rule.pin)?;
-            let other_model = goals.model.zip(pinned.model).is_some_and(|(asked, pinned)| asked != pinned);
+            let (asked, answers) = (model_of(task, &goals), model_of(task, &pinned));
+            let other_model = asked.zip(answers).is_some_and(|(asked, answers)| asked != answers);
             let other_variant =
                 goals.variant.zip(pinned.variant).is_some_and(|(asked, pinned)| asked != pinned);
             if other_model || other_variant {

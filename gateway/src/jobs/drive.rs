@@ -228,7 +228,7 @@ impl Drive {
         if task.task.id != self.job.task {
             return self.nothing("its task was removed, and another has its name");
         }
-        let goals = match self.goals.resolved(task, self.pressed) {
+        let goals = match self.goals.resolved(task, (&caller.policies, self.pressed)) {
             Ok(goals) => goals,
             Err(error) => return self.nothing(&error.message),
         };

@@ -1,5 +1,6 @@
 //! The goals of a job, as they are kept: as they were given, and in which output space it is answered.
 
+use crate::access::Policies;
 use crate::errors::ApiError;
 use crate::goals::Given;
 use crate::view::TaskView;
@@ -20,24 +21,36 @@ pub(crate) struct JobGoals {
 }
 
 impl JobGoals {
-    /// From what a client gave.
-    pub(crate) fn new(task: &TaskView, given: Option<&RawValue>) -> Result<(Self, Goals), ApiError> {
+    /// From what a client gave, and what holds for it beside that.
+    pub(crate) fn new(
+        task: &TaskView,
+        given: Option<&RawValue>,
+        policies: &Policies,
+    ) -> Result<(Self, Goals), ApiError> {
         let given = match given {
             Some(given) => given.to_owned(),
             None => RawValue::from_string("{}".to_owned()).map_err(|_| ApiError::malformed("`goals`"))?,
         };
-        let goals = resolved(task, &given, false)?;
+        let goals = resolved(task, &given, (policies, false))?;
         let space = task.space_of(&goals);
         Ok((Self { given, space }, goals))
     }
 
     /// For its inputs now; those of a job that is pressed for time go as ordinary queries of the lowest level.
-    pub(crate) fn resolved(&self, task: &TaskView, pressed: bool) -> Result<Goals, ApiError> {
-        resolved(task, &self.given, pressed)
+    pub(crate) fn resolved(
+        &self,
+        task: &TaskView,
+        (policies, pressed): (&Policies, bool),
+    ) -> Result<Goals, ApiError> {
+        resolved(task, &self.given, (policies, pressed))
     }
 }
 
-fn resolved(task: &TaskView, given: &RawValue, pressed: bool) -> Result<Goals, ApiError> {
+fn resolved(
+    task: &TaskView,
+    given: &RawValue,
+    (policies, pressed): (&Policies, bool),
+) -> Result<Goals, ApiError> {
     let mut goals = Given::default();
     goals.add_json(given)?;
     let Given { latency, priority, fallback, .. } = &goals;
@@ -53,7 +66,8 @@ fn resolved(task: &TaskView, given: &RawValue, pressed: bool) -> Result<Goals, A
         );
         return Err(ApiError::bad_goal(message));
     }
-    let mut goals = task.resolve(&goals)?;
+    let (mut goals, _) = policies.apply(task, &task.resolve(&goals)?)?;
+    // Those are a job's own, whatever a policy says.
     goals.latency = Some(WITHIN);
     goals.priority = if pressed { lowest() } else { Priority::SPARE };
     Ok(goals)

@@ -239,7 +239,7 @@ pub(crate) fn policies() -> Doc {
 
 pub(crate) fn set_policy() -> Doc {
     let mut body = json!({"type": "object", "additionalProperties": false, "properties": policy()});
-    body["properties"]["app"] = json!({"anyOf": [plain_name(), {"type": "null"}], "description": "Made if there is none. Without it all of the tenant's, which only the operator may say."});
+    body["properties"]["app"] = json!({"anyOf": [plain_name(), {"type": "null"}], "description": "One that is there: its first key makes it. Without it all of the tenant's, which only the operator may say."});
     body["example"] =
         json!({"app": "shop", "task": "fashion", "goals": {"accuracy": 0.9}, "bounds": {"max_cost": 0.001}});
     Doc::new("setPolicy", "access", "Say what holds for the queries of an application or a tenant")

@@ -106,7 +106,7 @@ pub(super) async fn create(State(app): FromApp, caller: Caller, request: Request
     let name = new.name.unwrap_or_else(|| new.task.chars().take(NAME_MAX).collect());
     check_name("the job's name", &name, NAME_MAX)?;
     let given = new.goals.as_deref().filter(|goals| goals.get() != "null");
-    let (goals, resolved) = JobGoals::new(task, given)?;
+    let (goals, resolved) = JobGoals::new(task, given, &caller.policies)?;
     let reckoned = estimate(core, task, &resolved)?;
     if dry_run {
         let estimate = show::estimate(task, reckoned.as_ref(), new.inputs);

@@ -6,12 +6,12 @@ use crate::access::{Caller, Detail};
 use crate::errors::{ApiError, json_response};
 use crate::goals::Given;
 use crate::http::body;
-use crate::suggest::noted;
+use crate::suggest::{excerpt, noted, suggest};
 use crate::view::{View, metered};
 use axum::extract::{Request, State};
 use http::StatusCode;
-use modelless_store::{Doors, Owner, Policy, PolicyBounds, PolicyGoals, PolicyOf};
-use modelless_types::{Accuracy, CostPer1k, Micros};
+use modelless_store::{Doors, Owner, Policy, PolicyBounds, PolicyGoals, PolicyOf, Tenant};
+use modelless_types::{Accuracy, AppId, CostPer1k, Micros};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -126,6 +126,16 @@ fn shown(view: &View, doors: &Doors, of: PolicyOf, policy: &Policy) -> Value {
     shown
 }
 
+/// One that is there: a policy for a name that nobody uses would hold for nobody.
+fn app_of(doors: &Doors, tenant: &Tenant, name: &str) -> Result<AppId, ApiError> {
+    let its = || doors.apps.iter().filter(|app| app.tenant == tenant.id);
+    its().find(|app| app.name == name).map(|app| app.id).ok_or_else(|| {
+        let near = suggest(name, its().map(|app| app.name.as_str()));
+        let message = format!("tenant {} has no application {}{near}", tenant.name, excerpt(name));
+        ApiError::not_found("unknown_app", message)
+    })
+}
+
 pub(super) async fn list(State(app): FromApp, caller: Caller) -> Answer {
     let doors = app.store.access().doors().await?;
     let view = app.core.view();
@@ -160,7 +170,7 @@ pub(super) async fn set(State(app): FromApp, caller: Caller, detail: Detail, req
         task.resolve(&pin)?;
     }
     let owner = match &wanted.app {
-        Some(name) => Owner::App(access.app(tenant.id, name).await?.id),
+        Some(name) => Owner::App(app_of(&doors, tenant, name)?),
         None => Owner::Tenant(tenant.id),
     };
     let of = PolicyOf { owner, task: task.map(|task| task.task.id) };

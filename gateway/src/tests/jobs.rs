@@ -6,9 +6,9 @@ use crate::Config;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use modelless_live::{Member, Role};
-use modelless_store::{Access as _, Owner, Quota, Store as _, UnixMicros};
+use modelless_store::{Access as _, Owner, Policy, PolicyBounds, PolicyOf, Quota, Store as _, UnixMicros};
 use modelless_testkit::Request;
-use modelless_types::{JobId, Priority, Refusal, Scope, Scopes, TenantId};
+use modelless_types::{Accuracy, JobId, Priority, Refusal, Scope, Scopes, TaskId, TenantId};
 use modelless_wire::ToNode;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -66,6 +66,31 @@ async fn until(run: &Running, path: &str, state: &str) -> Value {
         }
     };
     tokio::time::timeout(SOON, look).await.unwrap_or_else(|_| panic!("the job is never {state}"))
+}
+
+#[tokio::test]
+async fn policies_hold_for_inputs_of_jobs_and_refuse_what_can_never_be_done_at_once() {
+    let world = World::new().await;
+    let bounds =
+        PolicyBounds { accuracy: Some(Accuracy::from_ppm(920_000).unwrap()), ..PolicyBounds::default() };
+    let policy = Policy { bounds, model: Some("large".to_owned()), ..Policy::default() };
+    let of = PolicyOf { owner: Owner::Tenant(TenantId::DEFAULT), task: Some(TaskId(1)) };
+    world.store.set_policy(of, policy).await.unwrap();
+    let world = World::with(Setup { store: Some(world.store), ..Setup::default() }).await;
+    let mut run = world.run().await;
+    let job = json!({"task": "fashion", "inputs": 3, "goals": {"model": "small"}});
+    let (status, why) = call(&run, "POST", "/v1/jobs", job).await;
+    assert_eq!((status, &why["reason"]), (403, &json!("pinned_otherwise")), "{why}");
+    let path = started(&run, 3).await;
+    until(&run, &path, "done").await;
+    let mut came = 0;
+    while let Ok(frame) = run.seen.try_recv() {
+        let ToNode::Query(frame) = frame else { continue };
+        assert_eq!(frame.class.admits.iter().collect::<Vec<_>>(), [1], "the policy's");
+        assert_eq!(frame.priority, Priority::SPARE);
+        came += 1;
+    }
+    assert_eq!(came, 3);
 }
 
 #[tokio::test]

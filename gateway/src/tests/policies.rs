@@ -118,11 +118,42 @@ async fn no_query_goes_below_a_bound_on_floors_and_what_is_pinned_answers() {
 }
 
 #[tokio::test]
+async fn who_pins_a_variant_where_a_model_answers_or_the_reverse_is_told_that_another_is_pinned() {
+    let (mut world, all, _) = locked().await;
+    let all = all.expose().to_owned();
+    for (pinned, [same, other]) in [
+        (json!({"task": "fashion", "model": "small"}), ["?variant=small-fp32", "?variant=large-fp32"]),
+        (json!({"task": "fashion", "variant": "small-fp32"}), ["?model=small", "?model=large"]),
+    ] {
+        assert_eq!(set(&world, &all, pinned.clone()).await.0, 200, "{pinned}");
+        world = anew(world).await;
+        let got = asked(&world, &all, same).await;
+        assert_eq!((got.status.as_u16(), got.header("modelless-variant")), (200, "small-fp32"), "{pinned}");
+        let refused = asked(&world, &all, other).await;
+        assert_eq!(refused.refusal(), (403, "pinned_otherwise".to_owned()), "{pinned}");
+    }
+}
+
+#[tokio::test]
+async fn a_ceiling_holds_also_for_who_takes_the_best_that_can_be_done() {
+    let (world, all, _) = locked().await;
+    let all = all.expose().to_owned();
+    let ask = async |world: &World| asked(world, &all, "?fallback=best_effort").await;
+    assert_eq!(set(&world, &all, json!({"goals": {"max_cost": 0.000_01}})).await.0, 200);
+    let world = anew(world).await;
+    assert_eq!(ask(&world).await.status.as_u16(), 200, "a goal gives way");
+    assert_eq!(set(&world, &all, json!({"bounds": {"max_cost": 0.000_01}})).await.0, 200);
+    let world = anew(world).await;
+    assert_eq!(ask(&world).await.refusal(), (422, "cost_unreachable".to_owned()));
+}
+
+#[tokio::test]
 async fn who_may_say_it_and_what_makes_no_sense_is_refused() {
     let (world, all, without) = locked().await;
     let tenant = world.store.create_tenant("other").await.unwrap().id;
     world.store.share_model(TaskId(1), "small", Visibility::Public).await.unwrap();
     let theirs = made(&world, tenant, Scopes::ALL).await;
+    world.store.app(tenant, "shop").await.unwrap();
     let world = anew(world).await;
     let (all, theirs) = (all.expose(), theirs.expose());
     let goals = json!({"accuracy": 0.5});
@@ -155,5 +186,10 @@ async fn who_may_say_it_and_what_makes_no_sense_is_refused() {
         assert_eq!(set(&world, all, wrong.clone()).await.0, 400, "{wrong}");
     }
     assert_eq!(set(&world, all, json!({"task": "fashoin", "goals": goals})).await.0, 404);
+    let (status, said) = set(&world, theirs, json!({"app": "shpo", "goals": goals})).await;
+    assert_eq!((status, &said["reason"]), (404, &json!("unknown_app")));
+    assert!(said["error"].as_str().unwrap().contains("did you mean \"shop\"?"), "{said}");
+    let doors = world.store.doors().await.unwrap();
+    assert!(doors.apps.iter().all(|app| app.name != "shpo"), "none is made for a slip of the pen");
     assert_eq!(set(&world, all, json!({"task": "fashion", "model": "big"})).await.0, 422);
 }

@@ -4,8 +4,8 @@ use crate::ids::QueryId;
 use crate::openapi::document;
 use crate::routes::ROUTES;
 use http::Method;
-use modelless_store::{NewNode, NewTransition, Store, UnixMicros};
-use modelless_types::{Bytes, DeviceIx, Micros, PricePerHour, ReplicaState, VariantId};
+use modelless_store::{Access as _, NewNode, NewTransition, Store, UnixMicros};
+use modelless_types::{Bytes, DeviceIx, Micros, PricePerHour, ReplicaState, TenantId, VariantId};
 use modelless_wire::{LoadTimes, NodeLoad, ReplicaStatus};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -78,6 +78,8 @@ fn all_references_in_the_document_lead_somewhere() {
 #[tokio::test]
 async fn the_documents_examples_are_valid_requests() {
     let world = World::new().await;
+    // Policies are said of applications that are there.
+    world.store.app(TenantId::DEFAULT, "shop").await.unwrap();
     let document = document(&Config::default());
     for operation in modelless_testkit::openapi::operations(&document).unwrap() {
         let Some(body) = operation.body("application/json") else { continue };
