@@ -93,6 +93,11 @@ impl Demands {
         }
     }
 
+    /// Forgets when tasks were asked for that are not there any more, so that there is room for others.
+    pub(crate) fn forget(&self, is_there: impl Fn(TaskId) -> bool) {
+        self.counts().asked.retain(|task, _| is_there(*task));
+    }
+
     pub(crate) fn answered_in_time(&self, class: Class) {
         if let Some((_, in_time)) = self.counts().of.get_mut(&class) {
             *in_time += 1;
@@ -172,6 +177,18 @@ mod tests {
         demands.arrived(class(most), NOW);
         let told = demands.asked(NOW);
         assert_eq!((told.tasks.len(), told.all), (ASKED, false));
+    }
+
+    #[test]
+    fn tasks_that_are_gone_make_room_for_others() {
+        let demands = Demands::new(NOW);
+        let most = u32::try_from(ASKED).unwrap();
+        (0..most).for_each(|task| demands.arrived(class(task), NOW));
+        demands.forget(|task| task.0 < 7);
+        demands.arrived(class(most), NOW);
+        let told = demands.asked(NOW);
+        assert_eq!((told.tasks.len(), told.all), (8, true));
+        assert!(told.tasks.iter().any(|(task, _)| task.0 == most));
     }
 
     #[test]

@@ -12,6 +12,8 @@ use crate::view::{self, TasksOf, Views};
 use modelless_decision::Moments;
 use modelless_decision::route::{Event, Table};
 use modelless_store::{Catalog, Doors, Grant, Store};
+use modelless_types::TaskId;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -149,6 +151,8 @@ impl Updater {
                 self.grants.clone_from(&doors.grants);
                 self.core.gate.set(doors);
                 self.catalog = Arc::new(catalog);
+                let tasks: BTreeSet<TaskId> = self.catalog.tasks.iter().map(|task| task.id).collect();
+                self.core.demand.forget(|task| tasks.contains(&task));
                 true
             }
             Err(error) => {
