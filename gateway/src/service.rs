@@ -17,7 +17,7 @@ use crate::jobs;
 use crate::openapi;
 use crate::past::DECISIONS;
 use crate::regions::REGIONS_MAX;
-use crate::routes::{self, App};
+use crate::routes::{self, App, KnownPlan};
 use crate::tls::{H2, HTTP1, Tls};
 use crate::traces::{Exporter, Traces};
 use crate::update::Updater;
@@ -141,6 +141,7 @@ impl Service {
             feedback: Desk::default(),
             deeds,
             uploads: Arc::new(Semaphore::new(UPLOADS)),
+            rest: KnownPlan::default(),
         });
         Ok(Self { core, updater, app, noted, exporter, http: None, grpc: None })
     }

@@ -55,7 +55,7 @@ use crate::feedback::Desk;
 use crate::http::refusals::Slowly;
 use crate::openapi::{self, Doc};
 use crate::show;
-use crate::view::View;
+use crate::view::{TaskView, View};
 use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
@@ -64,10 +64,12 @@ use bytes::Bytes as Buffer;
 use http::{HeaderMap, Method, StatusCode, Uri};
 use modelless_decision::plan::Plan;
 use modelless_store::{Artefacts, Store};
+use modelless_types::KeepFor;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
 
 /// What handlers share.
 pub(crate) struct App {
@@ -80,6 +82,7 @@ pub(crate) struct App {
     pub(crate) deeds: Deeds,
     /// Uploads that may be written side by side.
     pub(crate) uploads: Arc<Semaphore>,
+    pub(crate) rest: KnownPlan,
 }
 
 /// A store that answers takes milliseconds; a change is told as done all the same when it does not.
@@ -93,7 +96,7 @@ impl App {
         let Ok(version) = version else { return };
         let mut shown = self.core.shown.subscribe();
         let seen = shown.wait_for(|shown| shown.version >= version && shown.asked >= asked);
-        if tokio::time::timeout(SHOWN_WITHIN, seen).await.is_err() {
+        if timeout(SHOWN_WITHIN, seen).await.is_err() {
             tracing::warn!("a change of the catalogue is not shown yet: the store answers slowly");
         }
     }
@@ -103,7 +106,7 @@ impl App {
     /// Has shown variants tell what feedback comes to now: in the catalogue it stands as of the last change of something else.
     /// Without an answer of the store it stays that.
     async fn with_live(&self, view: &View, variants: Vec<&mut Value>) {
-        let Ok(Ok(known)) = tokio::time::timeout(SHOWN_WITHIN, self.store.live_accuracies()).await else {
+        let Ok(Ok(known)) = timeout(SHOWN_WITHIN, self.store.live_accuracies()).await else {
             return;
         };
         for variant in variants {
@@ -115,10 +118,39 @@ impl App {
 }
 
 impl App {
-    /// The plan that holds. Without an answer of the store, or one that can be read, it is not told what that plan says.
-    async fn plan(&self) -> Option<Plan> {
-        let saved = tokio::time::timeout(SHOWN_WITHIN, self.store.current_plan()).await.ok()?.ok()?;
-        saved.map_or_else(|| Some(Plan::default()), |saved| serde_json::from_str(&saved.json).ok())
+    /// The plan that holds, for who wants to know which of these tasks sleep. Without an answer of the store, or one that can be read,
+    /// it is not told what that plan says. None of them sleeps where all are always kept.
+    async fn plan(&self, tasks: impl IntoIterator<Item = &TaskView>) -> Option<Arc<Plan>> {
+        if tasks.into_iter().all(|task| task.task.keep == KeepFor::ALWAYS) {
+            return Some(Arc::default());
+        }
+        self.rest.read(&*self.store).await
+    }
+}
+
+/// The plan that holds, as the store had it a moment ago. It is read by one at a time, and what came of that is kept for a second, so
+/// however many ask, and whether the store answers or not, it has little to do and nobody waits for long.
+#[derive(Default)]
+pub(crate) struct KnownPlan(tokio::sync::Mutex<Option<(Instant, Option<Arc<Plan>>)>>);
+
+/// What was read is told for so long.
+const PLAN_KEPT: Duration = Duration::from_secs(1);
+/// Whoever asks has to do without it after that.
+const PLAN_WITHIN: Duration = Duration::from_millis(250);
+
+impl KnownPlan {
+    async fn read(&self, store: &dyn Store) -> Option<Arc<Plan>> {
+        let mut known = self.0.lock().await;
+        if let Some((_, plan)) = known.as_ref().filter(|(at, _)| at.elapsed() < PLAN_KEPT) {
+            return plan.clone();
+        }
+        let plan = match timeout(PLAN_WITHIN, store.current_plan()).await {
+            Ok(Ok(Some(saved))) => serde_json::from_str(&saved.json).ok().map(Arc::new),
+            Ok(Ok(None)) => Some(Arc::default()),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        *known = Some((Instant::now(), plan.clone()));
+        plan
     }
 }
 
@@ -160,7 +192,7 @@ const fn looking(
 }
 
 pub(crate) const ROUTES: &[Route] = &[
-    looking(Method::GET, "/v1/tasks", Needs::QUERY, || get(tasks::list), openapi::tasks::list),
+    route(Method::GET, "/v1/tasks", Needs::QUERY, || get(tasks::list), openapi::tasks::list),
     route(Method::POST, "/v1/tasks", Needs::REGISTER, || post(tasks::create), openapi::tasks::create),
     looking(Method::GET, "/v1/tasks/{task}", Needs::QUERY, || get(tasks::show), openapi::tasks::show),
     route(Method::POST, "/v1/tasks/{task}", Needs::QUERY, || post(query::answer), openapi::query::answer),
@@ -616,3 +648,24 @@ pub(crate) use plans::{PLANS, PLANS_MAX};
 
 type Answer = Result<Response, ApiError>;
 type FromApp = State<Shared>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modelless_decision::plan::Rest;
+    use modelless_store::{MemStore, UnixMicros};
+    use modelless_types::TaskId;
+
+    #[tokio::test(start_paused = true)]
+    async fn which_tasks_sleep_is_read_once_a_second_however_many_ask() {
+        let (store, known) = (MemStore::new(), KnownPlan::default());
+        assert_eq!(known.read(&store).await.as_deref(), Some(&Plan::default()), "there is none yet");
+        let asleep = Plan { rest: [(TaskId(1), Rest { asleep: true, woken: 0 })].into(), ..Plan::default() };
+        let saved = store.save_plan(None, serde_json::to_string(&asleep).unwrap(), UnixMicros(1)).await;
+        assert!(saved.is_ok());
+        let sleeps = async || known.read(&store).await.unwrap().sleeps(TaskId(1));
+        assert!(!sleeps().await, "as it was read");
+        tokio::time::advance(PLAN_KEPT).await;
+        assert!(sleeps().await);
+    }
+}

@@ -21,15 +21,15 @@ pub(super) async fn list(State(app): FromApp, caller: Caller) -> Answer {
     let view = app.core.view_of(&caller);
     let mut tasks: Vec<_> = view.tasks.values().collect();
     tasks.sort_by(|a, b| a.task.name.cmp(&b.task.name));
-    let plan = app.plan().await;
-    let tasks: Vec<_> = tasks.into_iter().map(|task| show::task(&view, task, plan.as_ref())).collect();
+    let plan = app.plan(tasks.iter().copied()).await;
+    let tasks: Vec<_> = tasks.into_iter().map(|task| show::task(&view, task, plan.as_deref())).collect();
     Ok(json_response(StatusCode::OK, &json!({"tasks": tasks})))
 }
 
 pub(super) async fn show(State(app): FromApp, caller: Caller, Named(name): Named<String>) -> Answer {
     let view = app.core.view_of(&caller);
     let task = view.task(&name)?;
-    let mut shown = show::task_in_full(&view, task, app.plan().await.as_ref());
+    let mut shown = show::task_in_full(&view, task, app.plan([task]).await.as_deref());
     app.with_live(&view, shown["variants"].as_array_mut().into_iter().flatten().collect()).await;
     Ok(json_response(StatusCode::OK, &shown))
 }
