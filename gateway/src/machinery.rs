@@ -7,6 +7,7 @@
 use crate::core::Core;
 use crate::errors::ApiError;
 use crate::routes::App;
+use modelless_decision::baseline::Rules;
 use modelless_decision::fleet::{Decision, Input, List, Listed, Pool, PoolReport, StartUp, Step, decide};
 use modelless_decision::hire::Counts;
 use modelless_live::Role;
@@ -77,6 +78,9 @@ struct Said {
     busy: f64,
     strain: f64,
     budget_usd_per_hour: Option<f64>,
+    /// Whose rules say how many there should be; ours where it does not say.
+    #[serde(default)]
+    rules: Rules,
 }
 
 /// Everything there is to decide from.
@@ -88,6 +92,8 @@ pub(crate) struct Told {
     strain: f64,
     /// Pools of which it is known what their providers have.
     listed: BTreeSet<String>,
+    /// Whose rules the scheduler goes by; ours where pools are supposed.
+    rules: Rules,
     /// When the scheduler said all that.
     at: Option<UnixMicros>,
     machines: Vec<Machine>,
@@ -103,15 +109,15 @@ pub(crate) async fn told(app: &App, supposed: Option<&Setting>) -> Result<Option
     let said: Vec<Said> = stand.iter().filter_map(read).collect();
     let strain = said.iter().map(|said| said.strain).fold(1.0, f64::max);
     let usd = |usd: f64| PricePerHour::parse_usd(&format!("{usd}"));
-    let (settings, budget, busy, listed) = if let Some(Setting { budget, busy, pools }) = supposed {
+    let (settings, budget, busy, listed, rules) = if let Some(Setting { budget, busy, pools }) = supposed {
         let all = pools.iter().map(|pool| pool.rules.name.clone()).collect();
-        (pools.clone(), *budget, *busy, all)
+        (pools.clone(), *budget, *busy, all, Rules::Modelless)
     } else {
         let Some(first) = said.first() else { return Ok(None) };
-        let (budget, busy) = (first.budget_usd_per_hour.and_then(usd), first.busy);
+        let (budget, busy, rules) = (first.budget_usd_per_hour.and_then(usd), first.busy, first.rules);
         let listed = said.iter().filter(|said| said.listed).map(|said| said.setting.rules.name.clone());
         let listed = listed.collect();
-        (said.into_iter().map(|said| said.setting).collect(), budget, busy, listed)
+        (said.into_iter().map(|said| said.setting).collect(), budget, busy, listed, rules)
     };
     Ok(Some(Told {
         settings,
@@ -119,6 +125,7 @@ pub(crate) async fn told(app: &App, supposed: Option<&Setting>) -> Result<Option
         busy,
         strain,
         listed,
+        rules,
         at: stand.iter().map(|pool| pool.at).max(),
         machines: rented.machines().await?,
         ended: rented.ended_machines(ENDED).await?,
@@ -141,7 +148,11 @@ impl Told {
         without: Option<&str>,
     ) -> Value {
         let now = Time(UnixMicros::of(SystemTime::now()).0);
-        let Self { settings, budget, busy, strain, listed, at, mut machines, ended, nodes: stored } = self;
+        if self.rules != Rules::Modelless {
+            return self.undecided(counts);
+        }
+        let Self { settings, budget, busy, strain, listed, rules, at, mut machines, ended, nodes: stored } =
+            self;
         machines.retain(|machine| without != Some(machine.name.as_str()));
         let learnt: Vec<Learnt> = settings.iter().map(|of| learn(of, (&machines, &ended), now)).collect();
         let start_ups: Vec<StartUp> = learnt.iter().map(|of| of.start_up).collect();
@@ -170,6 +181,7 @@ impl Told {
         let decision = decide(now, &input);
         let level = counts.level();
         json!({
+            "rules": rules.name(),
             "pools": decision.pools.iter().zip(&input.pools).map(|(report, pool)| stands(report, pool)).collect::<Vec<_>>(),
             "steps": steps(&input, &decision),
             "usd_per_hour": spent(&input, &decision),
@@ -179,6 +191,24 @@ impl Told {
             "strain": strain,
             "watched": counts.watched(),
             "as_of_unix_us": at,
+        })
+    }
+
+    /// The rules of others go by what they saw over time, which only the scheduler knows: what they would do is not told, and what ours
+    /// would do is not what happens.
+    fn undecided(&self, counts: &Counts) -> Value {
+        let now: u64 = self.machines.iter().map(|machine| machine.price.0).sum();
+        json!({
+            "rules": self.rules.name(),
+            "pools": [],
+            "steps": [],
+            "usd_per_hour": {"now": PricePerHour(now).as_usd(), "then": null},
+            "budget_usd_per_hour": self.budget.map(PricePerHour::as_usd),
+            "demand_per_s": counts.level().values().sum::<f64>(),
+            "busy": self.busy,
+            "strain": self.strain,
+            "watched": counts.watched(),
+            "as_of_unix_us": self.at,
         })
     }
 }

@@ -108,6 +108,14 @@ fn pool_table(answer: &Value) -> Table {
     table
 }
 
+/// Said in place of what would become of machines, where that is not known here.
+pub(super) fn by_other_rules(machines: &Value) -> Option<String> {
+    let rules = machines["rules"].as_str().filter(|rules| *rules != "modelless")?;
+    Some(format!(
+        "not known: machines come and go by the rules of {rules}; only the scheduler sees what these decide by"
+    ))
+}
+
 /// One number where least and most are the same.
 pub(super) fn wanted(pool: &Value) -> String {
     let (least, most) = (number(&pool["wanted_least"], 0), number(&pool["wanted_most"], 0));
@@ -180,6 +188,7 @@ fn machine_in_full(answer: &Value) -> String {
             .collect();
         let without =
             if without.is_empty() { "nothing would take its place".to_owned() } else { without.join("; ") };
+        let without = by_other_rules(&answer["without_it"]).unwrap_or(without);
         let _ = write!(shown, "\nwithout it     {without}");
     }
     shown
@@ -240,5 +249,8 @@ mod tests {
         }
         answer["without_it"]["steps"] = json!([]);
         assert!(machine_in_full(&answer).ends_with("nothing would take its place"));
+        answer["without_it"]["rules"] = json!("infaas");
+        let shown = machine_in_full(&answer);
+        assert!(shown.contains("without it     not known") && !shown.contains("take its place"), "{shown}");
     }
 }

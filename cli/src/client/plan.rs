@@ -183,6 +183,9 @@ fn dry(answer: &Value) -> String {
 
 /// Which machines would come or go, and how many of each pool there should be.
 fn of_machines(machines: &Value) -> String {
+    if let Some(unknown) = super::machine::by_other_rules(machines) {
+        return unknown;
+    }
     let steps = list(machines, "steps");
     let (now, then) = (&machines["usd_per_hour"]["now"], &machines["usd_per_hour"]["then"]);
     let mut told = if steps.is_empty() {
@@ -269,6 +272,10 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        let machines =
+            json!({"rules": "infaas", "pools": [], "steps": [], "usd_per_hour": {"now": 0.3, "then": null}});
+        let text = dry(&json!({"parent": 4, "changes": [], "steps": [], "machines": machines}));
+        assert!(text.contains("rules of infaas") && !text.contains("no machine would"), "{text}");
     }
 
     #[test]

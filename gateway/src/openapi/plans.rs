@@ -121,8 +121,10 @@ fn next() -> Value {
         "machine": or_null("string"), "why": {"type": "string"},
     }});
     let machines = json!({"type": ["object", "null"], "description": "`null` where no scheduler sees to machines.", "properties": {
+        "rules": {"type": "string", "enum": ["modelless", "infaas"], "description": "Whose rules the scheduler goes by; what others than \
+            its own would do is not known here, so `pools` and `steps` are empty then."},
         "pools": {"type": "array", "items": pool}, "steps": {"type": "array", "items": step},
-        "usd_per_hour": {"type": "object", "properties": {"now": number(), "then": number()}},
+        "usd_per_hour": {"type": "object", "properties": {"now": number(), "then": or_null("number")}},
         "budget_usd_per_hour": or_null("number"), "demand_per_s": number(), "busy": number(), "strain": number(),
         "watched": {"type": "boolean"}, "as_of_unix_us": or_null("integer"),
     }});

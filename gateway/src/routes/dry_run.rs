@@ -158,7 +158,10 @@ fn suppose(
             ))
         })?;
         let rates = spread(app, task, rate, counts)?;
-        asked.idle.suppose_asked(task.id);
+        // Nobody who asks nothing keeps a task awake.
+        if rates.iter().any(|(_, rate)| *rate > 0.0) {
+            asked.idle.suppose_asked(task.id);
+        }
         asked
             .demands
             .suppose(task.id, &rates.iter().map(|((class, _), rate)| (*class, *rate)).collect::<Vec<_>>());

@@ -99,6 +99,23 @@ async fn machines_that_would_come_or_go_are_told_for_what_is_asked_or_would_be()
 }
 
 #[tokio::test]
+async fn what_becomes_of_machines_by_the_rules_of_others_is_not_told_as_if_it_were_by_ours() {
+    let world = World::new().await;
+    let setting = setting(1, 9);
+    let json = json!({"setting": setting, "listed": true, "busy": 0.5, "strain": 1.0, "budget_usd_per_hour": null, "rules": "infaas"});
+    let stands = PoolStands { name: "p".to_owned(), json: json.to_string(), at: UnixMicros(7) };
+    world.store.rented().put_pools(vec![stands]).await.unwrap();
+    let machines = planned(&world, "").await["machines"].clone();
+    assert_eq!(
+        (&machines["rules"], &machines["steps"], &machines["pools"]),
+        (&json!("infaas"), &json!([]), &json!([]))
+    );
+    let supposed = json!({"pools": {"budget": null, "busy": 0.5, "pools": [setting]}});
+    let got = world.post("/v1/plans/next", "application/json", supposed.to_string().as_bytes()).await.json();
+    assert_eq!((&got["machines"]["rules"], steps(&got).len()), (&json!("modelless"), 1), "{got}");
+}
+
+#[tokio::test]
 async fn a_machine_too_many_would_go_and_other_pools_can_be_supposed() {
     let world = World::new().await;
     said(&world, &setting(2, 9)).await;
