@@ -2,6 +2,8 @@
 //!
 //! It performs what the router decides and feeds it what happens. It decides nothing itself.
 
+mod receiving;
+
 use crate::access::{Caller, Gate};
 use crate::ask::Manner;
 use crate::cache::{Cache, Wish};
@@ -28,9 +30,7 @@ use modelless_drive::{Driver, Perform};
 use modelless_live::Member;
 use modelless_telemetry::{Metrics, NodeMetrics};
 use modelless_types::{Micros, NodeId, QueryKey, QueryNumber, Refusal, TaskId, TenantId, VariantId};
-use modelless_wire::{
-    Body, Connection, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, QueryFrame, ToNode,
-};
+use modelless_wire::{Connection, Demand, NodeLink, NodeStatus, QueryFrame, ToNode};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::{Notify, watch};
@@ -572,36 +572,5 @@ impl Perform<Action> for Core {
             }
             Action::Wake { node, task, ordinal } => self.to_node(node, ToNode::Wake { task, ordinal }),
         }
-    }
-}
-
-impl GatewayLink for Core {
-    fn receive(&self, node: NodeId, frame: FromNode) {
-        self.receive_over(Connection::default(), node, frame);
-    }
-
-    fn receive_over(&self, over: Connection, node: NodeId, frame: FromNode) {
-        let FromNode { body, report } = frame;
-        self.heard(node, &report);
-        let from = (over, node);
-        match body {
-            Body::Answer { key, answer } => self.finished(from, key, Outcome::Answered(answer), report),
-            Body::Refused { key, refusal } => self.finished(from, key, Outcome::Refused(refusal), report),
-            Body::BadInput { key, fault, why } => {
-                self.finished(from, key, Outcome::BadInput(fault, why), report);
-            }
-            Body::HandedBack { key, why: _ } if self.pending.is_again(key, node, over) => {
-                self.driver.feed(Event::Report { node, report }, self);
-            }
-            Body::HandedBack { key, why } => {
-                self.metrics.handed_back(why.name());
-                self.driver.feed(Event::HandedBack { key, node, report, why }, self);
-            }
-            Body::Report => self.driver.feed(Event::Report { node, report }, self),
-        }
-    }
-
-    fn number_of(&self, key: QueryKey) -> Option<QueryNumber> {
-        Some(self.number(key))
     }
 }

@@ -1,5 +1,4 @@
-//! The fake: everything in memory, gone with the process. For tests of whatever uses a store; it holds to the
-//! same suite as the real ones.
+//! The fake: everything in memory, gone with the process. For tests of what uses a store; it passes the real ones' suite.
 //!
 //! It favours being plainly right over being quick: a change is made on a copy of everything, which takes the
 //! place of the original only if it went well.

@@ -215,7 +215,7 @@ fn policy() -> Value {
     let cost = || number(u32::try_from(COST_MAX_USD).unwrap_or(u32::MAX));
     json!({
         "goals": {"type": ["object", "null"], "additionalProperties": false, "description": "Where a query gives none; they go before those of its task.", "properties": {
-            "accuracy": number(1), "latency_ms": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": LATENCY_MAX_MS}, "max_cost": cost(),
+            "accuracy": number(1), "latency_ms": {"type": ["number", "null"], "minimum": 0.001, "maximum": LATENCY_MAX_MS}, "max_cost": cost(),
             "prefer": {"anyOf": [{"type": "string", "enum": ["accuracy", "cost", "latency"]}, {"type": "null"}]},
         }},
         "bounds": {"type": ["object", "null"], "additionalProperties": false, "description": "Whatever it gives: no floor is lower, no ceiling is higher.", "properties": {

@@ -161,8 +161,8 @@ pub(crate) fn dry_run_with() -> Doc {
         "demand": {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": 100},
         "pools": {"type": ["object", "null"], "required": ["busy", "pools"], "additionalProperties": false, "properties": {
             "budget": {"type": ["integer", "null"], "minimum": 0, "description": "Millionths of a dollar an hour."},
-            "busy": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
-            "pools": {"type": "array", "items": {"type": "object"}, "minItems": 1, "maxItems": 20,
+            "busy": {"type": "number", "minimum": 0.0001, "maximum": 1},
+            "pools": {"type": "array", "items": {"type": "object", "required": ["rules", "joins_within_is_set", "start_up"]}, "minItems": 1, "maxItems": 20,
                 "description": "As `modelless plan --dry-run --pools FILE` makes them of a file of pools."},
         }},
     }});

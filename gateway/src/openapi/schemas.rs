@@ -214,7 +214,7 @@ fn of_trials() -> Value {
         "Try": strict(json!({
             "model": text(),
             "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX},
-            "share": {"type": "number", "exclusiveMinimum": 0, "maximum": SHARE_MAX, "example": 0.05, "description": "How much of the task's queries it answers."},
+            "share": {"type": "number", "minimum": 0.0001, "maximum": SHARE_MAX, "example": 0.05, "description": "How much of the task's queries it answers."},
             "shadow": {"type": "boolean", "default": false, "description": "It is asked copies of these in time that nothing else needs; their answers are compared and thrown away."},
             "for_ms": {"type": "integer", "minimum": FOR_MS_LEAST, "maximum": FOR_MS_MAX, "default": FOR_MS, "description": "How long; with `promote_when_good` for how long at least."},
             "promote_when_good": {"type": "boolean", "default": false, "description": "It becomes the default once it is known to do no worse."},

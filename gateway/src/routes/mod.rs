@@ -13,9 +13,11 @@ mod fleet;
 mod health;
 mod jobs;
 mod keys;
+mod known_plan;
 mod machines;
 mod media;
 mod models;
+mod nowhere;
 mod oip;
 mod openai;
 mod params;
@@ -36,7 +38,10 @@ mod versions;
 pub(crate) use audit::{SHOWN as AUDIT_SHOWN, SHOWN_MAX as AUDIT_SHOWN_MAX};
 pub(crate) use jobs::{DEADLINE_MAX_S, INPUT_NAME_MAX, NAME_MAX as JOB_NAME_MAX, OUTPUTS, OUTPUTS_MAX};
 pub(crate) use keys::{EXPIRY_MAX_S, OVERLAP_MAX_S, OVERLAP_S};
+pub(crate) use known_plan::KnownPlan;
 pub(crate) use media::{Inputs as MediaInputs, LIST_MAX, form as media_form, inputs as media_inputs};
+pub(crate) use nowhere::refused;
+use nowhere::{unknown_path, wrong_method};
 pub(crate) use oip::of_version;
 use params::{Named, Params};
 pub(crate) use query::{listed, opened};
@@ -52,16 +57,15 @@ use crate::admin::Admin;
 use crate::core::Core;
 use crate::errors::ApiError;
 use crate::feedback::Desk;
-use crate::http::refusals::Slowly;
 use crate::openapi::{self, Doc};
 use crate::show;
 use crate::view::{TaskView, View};
 use axum::Router;
 use axum::extract::State;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use axum::routing::{MethodRouter, delete, get, patch, post, put};
 use bytes::Bytes as Buffer;
-use http::{HeaderMap, Method, StatusCode, Uri};
+use http::Method;
 use modelless_decision::plan::Plan;
 use modelless_store::{Artefacts, Store};
 use modelless_types::KeepFor;
@@ -69,7 +73,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 /// What handlers share.
 pub(crate) struct App {
@@ -125,32 +129,6 @@ impl App {
             return Some(Arc::default());
         }
         self.rest.read(&*self.store).await
-    }
-}
-
-/// The plan that holds, as the store had it a moment ago. It is read by one at a time, and what came of that is kept for a second, so
-/// however many ask, and whether the store answers or not, it has little to do and nobody waits for long.
-#[derive(Default)]
-pub(crate) struct KnownPlan(tokio::sync::Mutex<Option<(Instant, Option<Arc<Plan>>)>>);
-
-/// What was read is told for so long.
-const PLAN_KEPT: Duration = Duration::from_secs(1);
-/// Whoever asks has to do without it after that.
-const PLAN_WITHIN: Duration = Duration::from_millis(250);
-
-impl KnownPlan {
-    async fn read(&self, store: &dyn Store) -> Option<Arc<Plan>> {
-        let mut known = self.0.lock().await;
-        if let Some((_, plan)) = known.as_ref().filter(|(at, _)| at.elapsed() < PLAN_KEPT) {
-            return plan.clone();
-        }
-        let plan = match timeout(PLAN_WITHIN, store.current_plan()).await {
-            Ok(Ok(Some(saved))) => serde_json::from_str(&saved.json).ok().map(Arc::new),
-            Ok(Ok(None)) => Some(Arc::default()),
-            Ok(Err(_)) | Err(_) => None,
-        };
-        *known = Some((Instant::now(), plan.clone()));
-        plan
     }
 }
 
@@ -598,48 +576,6 @@ pub(crate) fn router(app: Shared) -> Router {
     router.fallback(unknown_path).method_not_allowed_fallback(wrong_method).with_state(app)
 }
 
-/// A "no" in the shape that clients of that path read.
-pub(crate) fn refused(path: &str, error: ApiError) -> Response {
-    if path.starts_with("/openai/") {
-        return openai::Refused::from(error).into_response();
-    }
-    error.into_response()
-}
-
-async fn unknown_path(State(app): FromApp, headers: HeaderMap, uri: Uri) -> Response {
-    let path = crate::suggest::excerpt(uri.path());
-    let message = format!("there is nothing at {path}; /openapi.json says what there is");
-    nowhere(&app, &headers, uri.path(), ApiError::not_found("unknown_path", message))
-}
-
-async fn wrong_method(State(app): FromApp, headers: HeaderMap, method: Method, uri: Uri) -> Response {
-    let here = ROUTES.iter().filter(|route| matches(route.path, uri.path()));
-    let allow = here.map(|route| route.method.as_str()).collect::<Vec<_>>().join(", ");
-    let message = format!("{} is not served here; {allow} is", crate::suggest::excerpt(method.as_str()));
-    let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
-    nowhere(&app, &headers, uri.path(), ApiError { allow: Some(allow.into()), ..error })
-}
-
-/// No key is asked for where there is nothing, and who has none is told slowly where many look for a way in.
-fn nowhere(app: &App, headers: &HeaderMap, path: &str, error: ApiError) -> Response {
-    let mut response = refused(path, error);
-    if !app.core.gate.knows(headers) {
-        response.extensions_mut().insert(Slowly::DENIED);
-    }
-    response
-}
-
-fn matches(template: &str, path: &str) -> bool {
-    let (mut template, mut path) = (template.split('/'), path.split('/'));
-    loop {
-        match (template.next(), path.next()) {
-            (None, None) => return true,
-            (Some(wanted), Some(part)) if wanted.starts_with('{') || wanted == part => {}
-            _ => return false,
-        }
-    }
-}
-
 pub(crate) use decisions::{A_SECOND, A_SECOND_MAX};
 pub(crate) use events::{EVENTS, EVENTS_MAX, WAIT_MS_MAX};
 pub(crate) use fleet::{TRANSITIONS, TRANSITIONS_MAX};
@@ -648,24 +584,3 @@ pub(crate) use plans::{PLANS, PLANS_MAX};
 
 type Answer = Result<Response, ApiError>;
 type FromApp = State<Shared>;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use modelless_decision::plan::Rest;
-    use modelless_store::{MemStore, UnixMicros};
-    use modelless_types::TaskId;
-
-    #[tokio::test(start_paused = true)]
-    async fn which_tasks_sleep_is_read_once_a_second_however_many_ask() {
-        let (store, known) = (MemStore::new(), KnownPlan::default());
-        assert_eq!(known.read(&store).await.as_deref(), Some(&Plan::default()), "there is none yet");
-        let asleep = Plan { rest: [(TaskId(1), Rest { asleep: true, woken: 0 })].into(), ..Plan::default() };
-        let saved = store.save_plan(None, serde_json::to_string(&asleep).unwrap(), UnixMicros(1)).await;
-        assert!(saved.is_ok());
-        let sleeps = async || known.read(&store).await.unwrap().sleeps(TaskId(1));
-        assert!(!sleeps().await, "as it was read");
-        tokio::time::advance(PLAN_KEPT).await;
-        assert!(sleeps().await);
-    }
-}

@@ -2,7 +2,7 @@
 //!
 //! Of each arm at most one query in each second is compared, whichever of its queries came first in it; the two make a pair. So one hiccup
 //! that makes a hundred answers late counts once, and what troubles the whole machine troubles both of a pair. A version that is as
-//! good as the other is the worse one of a pair as often as the better one, and [`evidence`] says how surely it is not so. What it says
+//! good as the other is the worse one of a pair as often as the better one, and `evidence` says how surely it is not so. What it says
 //! holds however often it is looked at. Counts alone decide, so those of several gateways are added up.
 //!
 //! What is left to others: who asks what (`gateway`), who ends a trial (`scheduler`), and what is kept of it (`store`).
