@@ -120,7 +120,10 @@ impl Worker {
         for device in self.residency.device_ids() {
             let lanes = self.lanes.iter().filter(|lane| lane.device == device);
             let left = lanes.clone().map(|lane| lane.until_free(self.now).mean).fold(0.0, f64::max);
-            let empty = lanes.chain(self.suspects_on(device)).all(Lane::is_empty);
+            // What is on its way to a server holds no lane, but has its lane's number until it has begun.
+            let mut ways = self.ways.iter().filter(|way| way.device == device);
+            let begun = ways.all(|way| way.next.as_ref().is_none_or(|next| next.started.is_some()));
+            let empty = begun && lanes.chain(self.suspects_on(device)).all(Lane::is_empty);
             let cut = self.residency.cut_mut(device);
             cut.empty_in = Moments { mean: left, var: 0.0 }.mean();
             let Some(width) = cut.next.filter(|_| empty) else { continue };
