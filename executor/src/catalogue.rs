@@ -36,10 +36,11 @@ pub(crate) struct Known {
     pub(crate) preparation: Preparation,
     pub(crate) preparation_id: PreparationId,
     spec: AdapterSpec,
-    /// Bound to the model's real tensors when it is first loaded.
-    adapter: OnceLock<Adapter>,
+    /// Bound to the model's real tensors when it is first loaded. Shared with what takes this one's place: a load that is under way
+    /// knows only the one that it began with.
+    adapter: Arc<OnceLock<Adapter>>,
     /// What its first load showed: another one need not find it out again.
-    shown: OnceLock<Shown>,
+    shown: Arc<OnceLock<Shown>>,
 }
 
 /// What loading a variant showed of it.
@@ -159,8 +160,8 @@ impl Catalogue {
                     preparation_id: preparation.id(),
                     preparation,
                     spec: spec.clone(),
-                    adapter: OnceLock::new(),
-                    shown: OnceLock::new(),
+                    adapter: Arc::default(),
+                    shown: Arc::default(),
                 };
                 variants
                     .insert(variant.id, before.same(variant.id, &known).unwrap_or_else(|| Arc::new(known)));
@@ -169,21 +170,21 @@ impl Catalogue {
         (Self { version: catalog.version, variants, left_out }, runnable)
     }
 
-    /// The one known before if nothing of it changed, so that its bound adapter is kept. Where only what was measured did, or what
-    /// its task is asked with, what its loads showed is taken over: it may be loaded now, and nothing would bind it again.
+    /// The one known before if nothing of it changed, so that its bound adapter is kept. Where only what was measured did, what it costs, or
+    /// what its task is asked with, what its loads showed or will show is taken over: it may be loaded or being loaded now, and nothing would bind it again.
     fn same(&self, id: VariantId, now: &Known) -> Option<Arc<Known>> {
         let before = self.variants.get(&id)?;
         let same = before.artefact == now.artefact
             && before.spec == now.spec
-            && binds_alike(&before.task, &now.task)
-            && before.price == now.price;
-        let also = (before.expected, before.peak) == (now.expected, now.peak) && before.task == now.task;
+            && binds_alike(&before.task, &now.task);
+        let also = (before.expected, before.peak, before.price) == (now.expected, now.peak, now.price)
+            && before.task == now.task;
         match (same, also) {
             (false, _) => None,
             (true, true) => Some(Arc::clone(before)),
             (true, false) => {
-                let (task, expected, peak) = (Arc::clone(&now.task), now.expected, now.peak);
-                Some(Arc::new(Known { task, expected, peak, ..Known::clone(before) }))
+                let (task, expected, peak, price) = (Arc::clone(&now.task), now.expected, now.peak, now.price);
+                Some(Arc::new(Known { task, expected, peak, price, ..Known::clone(before) }))
             }
         }
     }

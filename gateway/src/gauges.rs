@@ -3,13 +3,18 @@
 use crate::view::View;
 use modelless_decision::Coverage;
 use modelless_decision::route::Offer;
-use modelless_telemetry::{CoverageGauge, NodeGauges, ReplicaGauge};
+use modelless_store::{Machine, Store};
+use modelless_telemetry::{CoverageGauge, MachineGauge, NodeGauges, ReplicaGauge};
 use modelless_types::{Model, NodeId, TaskId, Variant};
 use modelless_wire::NodeStatus;
 use std::collections::HashMap;
+use std::time::Duration;
+
+/// Who asks for figures is not kept waiting for a database.
+const STORE_WITHIN: Duration = Duration::from_millis(500);
 
 /// A task's name.
-fn of(view: &View, task: TaskId) -> String {
+pub(crate) fn of(view: &View, task: TaskId) -> String {
     let named = view.catalog.tasks.iter().find(|named| named.id == task);
     named.map_or_else(|| task.to_string(), |named| named.name.clone())
 }
@@ -58,4 +63,15 @@ pub(crate) fn gauges(view: &View, sent: impl Fn(NodeId) -> usize) -> Vec<NodeGau
         coverage: node.info.offers.iter().filter_map(|offer| coverage(view, offer)).collect(),
     };
     view.nodes.iter().map(|status| node(status)).collect()
+}
+
+/// Rented machines that have not ended; nothing while the store does not say.
+pub(crate) async fn machines(store: &dyn Store) -> Option<Vec<MachineGauge>> {
+    let known = tokio::time::timeout(STORE_WITHIN, store.rented().machines()).await.ok()?.ok()?;
+    let gauge = |machine: &Machine| MachineGauge {
+        pool: machine.pool.clone(),
+        state: machine.state.name(),
+        usd_per_hour: machine.price.as_usd(),
+    };
+    Some(known.iter().map(gauge).collect())
 }

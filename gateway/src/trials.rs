@@ -6,7 +6,7 @@
 use crate::core::Core;
 use crate::pending::Outcome;
 use crate::shadow::{Copied, Form, Held};
-use crate::view::TaskView;
+use crate::view::{TaskView, View};
 use http::HeaderValue;
 use modelless_decision::admission;
 use modelless_decision::query::Class;
@@ -14,6 +14,7 @@ use modelless_decision::route::Ready;
 use modelless_decision::trial::{Arm, ArmCounts, Came, Counts, LATENCIES, Latencies, OnTrial};
 use modelless_live::{Role, TRIALS, Tried};
 use modelless_store::{Catalog, TRIALS_AT_ONCE, Trial, UnixMicros};
+use modelless_telemetry::TrialGauge;
 use modelless_types::{AppId, Bytes, Goals, Micros, ModelId, Refusal, TaskId, TenantId, Time, TrialId};
 use modelless_wire::Input;
 use std::array;
@@ -337,6 +338,35 @@ impl Trials {
     pub(crate) fn told(&self) -> Vec<Tried> {
         let all = self.all();
         all.values().take(TRIALS).map(|one| Tried { trial: one.on.id, counts: one.counted() }).collect()
+    }
+
+    /// The same, for Prometheus.
+    pub(crate) fn gauges(&self, view: &View) -> Vec<TrialGauge> {
+        let of = |running: &Arc<Running>| {
+            [Arm::Candidate, Arm::Other]
+                .map(|arm| gauge(running, crate::gauges::of(view, running.trial.task), arm))
+        };
+        self.all().values().take(TRIALS).flat_map(of).collect()
+    }
+}
+
+/// What was counted of one side, for Prometheus.
+fn gauge(running: &Running, task: String, arm: Arm) -> TrialGauge {
+    let counts = running.arms[at(arm)].counted();
+    TrialGauge {
+        task,
+        trial: running.on.id.to_string(),
+        arm: match arm {
+            Arm::Candidate => "candidate",
+            Arm::Other => "against",
+        },
+        outcomes: vec![
+            // Those in time and those that were late, so that all of them add up.
+            ("in_time", counts.answered.saturating_sub(counts.late)),
+            ("late", counts.late),
+            ("failed", counts.failed),
+            ("unanswered", counts.unanswered),
+        ],
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is written about metrics elsewhere names those that there are: `docs/telemetry.md` all of them, the board only such.
 
-use crate::{CoverageGauge, Metrics, NodeGauges, ReplicaGauge};
+use crate::{CoverageGauge, MachineGauge, Metrics, NodeGauges, ReplicaGauge, TrialGauge};
 use modelless_types::Micros;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ fn names() -> (BTreeSet<String>, BTreeSet<String>) {
     metrics.node_lost("n", 1);
     metrics.traces().sent(1);
     let _ = metrics.shared_cache();
-    let text = metrics.told(&[NodeGauges {
+    let nodes = [NodeGauges {
         node: "n".to_owned(),
         load_time: Micros(1),
         replicas: vec![ReplicaGauge {
@@ -35,7 +35,10 @@ fn names() -> (BTreeSet<String>, BTreeSet<String>) {
         }],
         coverage: vec![CoverageGauge { task: "t".to_owned(), variant: "v".to_owned(), batches: 1, above: 0 }],
         ..NodeGauges::default()
-    }]);
+    }];
+    let machine = MachineGauge { pool: "p".to_owned(), state: "joined", usd_per_hour: 0.1 };
+    let trial = TrialGauge { task: "t".to_owned(), trial: "1".to_owned(), arm: "candidate", outcomes: vec![("late", 1)] };
+    let text = metrics.told(&nodes, Some(&[machine]), &[trial]);
     let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let base = kinds.map(|line| line.split(' ').next().unwrap().to_owned()).collect();
     let lines = text.lines().filter(|line| !line.starts_with('#'));

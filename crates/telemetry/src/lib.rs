@@ -14,6 +14,7 @@ mod histogram;
 pub mod log;
 mod metrics;
 mod nodes;
+mod rented;
 mod traces;
 mod triton;
 
@@ -26,5 +27,6 @@ pub use cache::{SharedCache, TaskCache};
 pub use goals::{GoalMetrics, Got, Wanted};
 pub use metrics::{CONTENT_TYPE, Metrics, Ran, TaskMetrics, VariantMetrics};
 pub use nodes::{CoverageGauge, NodeGauges, NodeMetrics, ReplicaGauge};
+pub use rented::{MachineGauge, TrialGauge};
 pub use traces::TraceMetrics;
 pub use triton::{OfSize, Served, Took, Totals};

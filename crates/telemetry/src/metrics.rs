@@ -10,6 +10,7 @@ use crate::cache::{self, SharedCache, TaskCache};
 use crate::goals::{self, GoalMetrics};
 use crate::histogram::{BYTES, Histogram, ITEMS, RATIO, SHORT_TIMES, TIMES};
 use crate::nodes::{CoverageGauge, NodeFamilies, NodeGauges, NodeMetrics, ReplicaGauge};
+use crate::rented::{self, MachineGauge, TrialGauge};
 use crate::traces::{self, TraceMetrics};
 use crate::triton::{Failed, Served, Triton};
 use modelless_types::{Bytes, CostPer1k, Micros};
@@ -110,6 +111,7 @@ pub struct Metrics {
     open: Gauge,
     connections: Gauge,
     table_update: Histogram,
+    rented: rented::Families,
     traces: Family<traces::OfOutcome, Counter>,
     cache: cache::Families,
     triton: Triton,
@@ -154,6 +156,7 @@ impl Metrics {
             open: Gauge::default(),
             connections: Gauge::default(),
             table_update: Histogram::new(SHORT_TIMES),
+            rented: rented::Families::default(),
             traces: Family::default(),
             cache: cache::Families::default(),
             triton: Triton::default(),
@@ -201,6 +204,7 @@ impl Metrics {
         r.register_with_unit("table_update", help, seconds(), self.table_update.clone());
         traces::register(r, &self.traces);
         self.cache.register(r);
+        self.rented.register(r);
     }
 
     /// Where gateways share answers.
@@ -290,10 +294,16 @@ impl Metrics {
         (task.to_owned(), variant.to_owned())
     }
 
-    /// All of it as text, with the state of all nodes as it is now.
-    pub fn told(&self, nodes: &[NodeGauges]) -> String {
+    /// All of it as text, with the state of all nodes, rented machines (nothing where it is not known) and trials as it is now.
+    pub fn told(
+        &self,
+        nodes: &[NodeGauges],
+        machines: Option<&[MachineGauge]>,
+        trials: &[TrialGauge],
+    ) -> String {
         let _alone = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
         self.set_nodes(nodes);
+        self.rented.set(machines, trials);
         self.encode()
     }
 

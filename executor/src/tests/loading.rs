@@ -4,7 +4,7 @@ use super::{LONG, Setup, bed, bed_with, config, echo};
 use crate::Config;
 use modelless_engine::fake::{FakeModel, Fault};
 use modelless_store::TaskChange;
-use modelless_types::{LiveRule, Micros, Refusal, ReplicaState};
+use modelless_types::{KeepFor, LiveRule, Micros, Refusal, ReplicaState};
 use modelless_wire::{Body, NodeLink, NodeStatus, ToNode};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -54,6 +54,33 @@ async fn what_is_loaded_serves_on_when_its_task_is_asked_with_other_rules() {
     let all = loaded.len();
     loaded.dedup();
     assert_eq!(loaded.len(), all, "nothing was loaded again: {history:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_being_loaded_while_its_task_changes_serves_once_it_is_there() {
+    let mut bed = bed(None).await;
+    let fast = bed.variants[1].clone();
+    bed.engine.behave(fast.id, FakeModel { load_time: Duration::from_secs(1), ..echo() });
+    bed.send(1, LONG, [fast.ordinal].into_iter().collect(), super::distinct(1));
+    let mut status = bed.handle.status();
+    let loading = |status: &NodeStatus| {
+        status.replicas.iter().any(|one| one.variant == fast.id && one.state == ReplicaState::Loading)
+    };
+    timeout(LONG, status.wait_for(loading)).await.expect("in time").expect("it runs");
+    let version = bed.handle.catalogue().version;
+    let change = TaskChange { keep: Some(KeepFor::seconds(5).expect("a time")), ..TaskChange::default() };
+    bed.store.change_task(bed.task, change).await.expect("a task");
+    bed.handle.catalog_changed();
+    timeout(LONG, async {
+        while bed.handle.catalogue().version == version {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("it reads the catalogue");
+    assert!(loading(&status.borrow_and_update()), "the load is still under way, or this shows nothing");
+    assert_eq!(bed.wrong_of(1).await, 0);
+    bed.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,7 +2,7 @@
 
 use super::{Answer, FromApp};
 use crate::errors::{json_response, raw_json};
-use crate::gauges::gauges;
+use crate::gauges::{gauges, machines};
 use axum::extract::State;
 use axum::response::Response;
 use http::header::CONTENT_TYPE;
@@ -27,8 +27,11 @@ pub(super) async fn ready(State(app): FromApp) -> Response {
 pub(super) async fn metrics(State(app): FromApp) -> Response {
     let (waiting, open) = app.core.driver.look(|router, _| (router.waiting(), router.open()));
     app.core.metrics.set_open(u64::from(waiting), open as u64);
-    let nodes = gauges(&app.core.view(), |node| app.core.pending.at(node));
-    let mut response = Response::new(axum::body::Body::from(app.core.metrics.told(&nodes)));
+    let machines = machines(&*app.store).await;
+    let view = app.core.view();
+    let (nodes, trials) = (gauges(&view, |node| app.core.pending.at(node)), app.core.trials.gauges(&view));
+    let told = app.core.metrics.told(&nodes, machines.as_deref(), &trials);
+    let mut response = Response::new(axum::body::Body::from(told));
     let media = HeaderValue::from_static(modelless_telemetry::CONTENT_TYPE);
     response.headers_mut().insert(CONTENT_TYPE, media);
     response

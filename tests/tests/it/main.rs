@@ -46,6 +46,7 @@ mod strings;
 mod texts;
 mod traces;
 mod trials;
+mod trials_of_two;
 mod twins;
 mod unsteady;
 mod versions;

@@ -17,29 +17,29 @@ on_both_databases! {
 
 const PATIENCE: Duration = Duration::from_mins(2);
 /// Numbers of one item.
-const WIDTH: usize = 256;
+pub(crate) const WIDTH: usize = 256;
 /// What the default version is said to keep, and what others do: a floor between the two is kept by the default alone.
-const HIGH: f64 = 0.8;
+pub(crate) const HIGH: f64 = 0.8;
 const FLOOR: f64 = 0.75;
-const LOW: f64 = 0.7;
+pub(crate) const LOW: f64 = 0.7;
 
-fn make_task(server: &Server) -> Result<()> {
+pub(crate) fn make_task(server: &mut Connection) -> Result<()> {
     let tensor = |name: &str| json!([{"name": name, "datatype": "FP32", "shape": [WIDTH]}]);
     let task = json!({"name": "numbers", "kind": "tensor", "metric": "agreement", "inputs": tensor("x"), "outputs": tensor("y")});
-    let made = server.send(&Request::post("/v1/tasks").json(&task))?;
+    let made = server.exchange(&Request::post("/v1/tasks").json(&task))?;
     ensure!(made.status == 201, "{made}");
     Ok(())
 }
 
-fn register(server: &Server, version: u32, file: &[u8], accuracy: f64) -> Result<()> {
+pub(crate) fn register(server: &mut Connection, version: u32, file: &[u8], accuracy: f64) -> Result<()> {
     let put = Request::new("PUT", "/v1/artefacts").header("content-type", "application/octet-stream");
-    let sent = server.send(&put.body(file.to_vec()))?;
+    let sent = server.exchange(&put.body(file.to_vec()))?;
     ensure!(sent.status == 201, "{sent}");
     let body = json!({
         "task": "numbers", "name": "n", "version": version, "adapter": {"kind": "tensor"}, "declared_accuracy": accuracy,
         "budget_ms": 3_000, "variants": [{"precision": "fp32", "max_batch": 4, "artefact_sha256": sent.json()?["sha256"]}],
     });
-    let made = server.send(&Request::post("/v1/models").json(&body))?;
+    let made = server.exchange(&Request::post("/v1/models").json(&body))?;
     ensure!(made.status == 201, "{made}");
     Ok(())
 }
@@ -51,12 +51,12 @@ struct Asked {
 }
 
 /// Numbers below zero, of which there is no root.
-fn question(goals: &str) -> Request {
+pub(crate) fn question(goals: &str) -> Request {
     let x: Vec<f32> = vec![-1.0; WIDTH];
     Request::post(&format!("/v1/tasks/numbers{goals}")).json(&json!({"inputs": {"x": x}}))
 }
 
-fn is_drawn(answer: &Response) -> bool {
+pub(crate) fn is_drawn(answer: &Response) -> bool {
     answer.header("modelless-trial").is_some()
 }
 
@@ -136,13 +136,14 @@ fn a_version_that_fails_or_is_slow_is_taken_back_by_itself_and_a_good_one_is_pro
 ) -> Result<()> {
     let demo = Demo::start_on(database, &["--trial-beat-ms", "50"])?;
     let server = &demo.server;
-    make_task(server)?;
+    let door = &mut Connection::open(server.address())?;
+    make_task(door)?;
     let (width, nodes) = (u64::try_from(WIDTH)?, 15_000);
-    register(server, 1, &onnx::identity(width), HIGH)?;
+    register(door, 1, &onnx::identity(width), HIGH)?;
     // Of numbers below zero it gives what is no number, and JSON has none for that.
-    register(server, 2, &onnx::unary("Sqrt", width, 13), LOW)?;
-    register(server, 3, &onnx::chain("Sin", width, 13, nodes), LOW)?;
-    register(server, 4, &onnx::unary("Abs", width, 13), HIGH)?;
+    register(door, 2, &onnx::unary("Sqrt", width, 13), LOW)?;
+    register(door, 3, &onnx::chain("Sin", width, 13, nodes), LOW)?;
+    register(door, 4, &onnx::unary("Abs", width, 13), HIGH)?;
 
     // Failing.
     let failing = under_load(server, || {
