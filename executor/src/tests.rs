@@ -186,6 +186,7 @@ async fn bed_with(setup: Setup) -> Bed {
         batching: None,
         cache: modelless_types::CacheFor::OFF,
         keep: modelless_types::KeepFor::ALWAYS,
+        ahead: modelless_types::Ahead::default(),
         description: String::new(),
     };
     let task = store.create_task(task).await.expect("a task").id;

@@ -9,9 +9,10 @@ use crate::errors::ApiError;
 use crate::routes::App;
 use modelless_decision::baseline::Rules;
 use modelless_decision::fleet::{Decision, Input, List, Listed, Pool, PoolReport, StartUp, Step, decide};
+use modelless_decision::forecast::Forecast;
 use modelless_decision::hire::Counts;
 use modelless_live::Role;
-use modelless_planning::{Kinds, Learnt, PoolSetting, Times, learn, node, ruled, wanted};
+use modelless_planning::{Kinds, Learnt, PoolSetting, Times, foreseen, learn, node, ruled, wanted};
 use modelless_store::{Catalog, Machine, Node, PoolStands, UnixMicros};
 use modelless_types::{MachineState, Micros, PricePerHour, Time};
 use serde::Deserialize;
@@ -144,7 +145,7 @@ impl Told {
         self,
         core: &Core,
         catalog: &Catalog,
-        counts: &Counts,
+        (counts, forecast): (&Counts, &Forecast),
         without: Option<&str>,
     ) -> Value {
         let now = Time(UnixMicros::of(SystemTime::now()).0);
@@ -161,7 +162,8 @@ impl Told {
             |of: &PoolSetting| Kinds::of(&of.rules.name, (of.device_class.as_deref(), of.lanes), &stored);
         let kinds: Vec<Kinds> = settings.iter().map(kind).collect();
         let times = Times::of(catalog, &kinds);
-        let wanted = wanted(counts, (&pools, &start_ups, &kinds), &times, busy / strain);
+        let foreseen = foreseen(forecast, catalog, &start_ups, now);
+        let wanted = wanted((counts, &foreseen), (&pools, &start_ups, &kinds), &times, busy / strain);
         let members = core.members();
         let there = members.iter().filter(|member| member.role == Role::Node);
         let there = there.filter(|member| without != Some(member.name.as_str()));
@@ -172,7 +174,8 @@ impl Told {
             listed: listed.iter().map(known).collect(),
             nodes: Some(there.map(|member| (member.name.clone(), node(member))).collect()),
             seen: machines.iter().map(|machine| (machine.id, now)).collect(),
-            wanted,
+            wanted: wanted.many,
+            foreseen: wanted.foreseen,
             failures: learnt.into_iter().map(|of| (of.pool.name, of.failures)).collect(),
             calls: BTreeMap::new(),
             machines: machines.into_iter().map(ruled).collect(),

@@ -3,7 +3,7 @@
 use modelless_decision::hire::Counts;
 use modelless_decision::plan::{Input, Pin, Plan, plan};
 use modelless_live::Member;
-use modelless_planning::{Asked, Demand, input};
+use modelless_planning::{Aheads, Asked, Demand, input};
 use modelless_store::Catalog;
 use modelless_types::{NodeId, Time};
 use modelless_wire::NodeStatus;
@@ -54,12 +54,13 @@ impl Outlook {
 pub(crate) fn next(
     catalog: &Catalog,
     nodes: &[NodeStatus],
-    asked: &Asked,
+    (asked, aheads): (&Asked, &Aheads),
     before: &Plan,
     without: &BTreeSet<NodeId>,
 ) -> (Input, Plan) {
     let there: Vec<NodeStatus> = nodes.iter().filter(|node| !without.contains(&node.node)).cloned().collect();
-    let input = input(catalog, &there, before.discretionary_permille.unwrap_or(USUAL_PERMILLE), asked);
+    let share = before.discretionary_permille.unwrap_or(USUAL_PERMILLE);
+    let input = input(catalog, &there, share, (asked, aheads));
     let mut next = plan(&input, before);
     let stays = |pin: &&Pin| !without.contains(&pin.node) && there.iter().all(|node| node.node != pin.node);
     next.pins.extend(before.pins.iter().filter(stays));

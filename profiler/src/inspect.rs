@@ -257,6 +257,7 @@ mod tests {
             batching: None,
             cache: new.cache,
             keep: new.keep,
+            ahead: new.ahead,
             description: new.description,
         }
     }

@@ -7,8 +7,8 @@ use crate::error::Error;
 use modelless_adapter::{AdapterSpec, SpecError, Tokenizer};
 use modelless_store::{NewSpace, NewTask, SpaceKind, TaskChange};
 use modelless_types::{
-    Accuracy, AccuracyMeasure, AccuracyRule, Batching, Bytes, CacheFor, CostPer1k, DeclaredRule, Engine,
-    Fallback, Goals, KeepFor, LiveRule, Micros, Optimisation, Prefer, Priority, Processor, TaskKind,
+    Accuracy, AccuracyMeasure, AccuracyRule, Ahead, Batching, Bytes, CacheFor, CostPer1k, DeclaredRule,
+    Engine, Fallback, Goals, KeepFor, LiveRule, Micros, Optimisation, Prefer, Priority, Processor, TaskKind,
     TenantId, TensorSpec, VariantSettings,
 };
 use serde::Deserialize;
@@ -49,6 +49,8 @@ pub struct TaskManifest {
     pub cache: Option<CacheFor>,
     /// For how long its variants stay in memory after its last query. None: the same.
     pub keep: Option<KeepFor>,
+    /// Whether what earlier days tell of it counts before it is asked for. None: the same.
+    pub ahead: Option<Ahead>,
     /// Output labels, for classification.
     #[serde(default)]
     pub labels: Vec<String>,
@@ -299,14 +301,15 @@ impl TaskManifest {
             batching: self.batching,
             cache: self.cache.unwrap_or_default(),
             keep: self.keep.unwrap_or_default(),
+            ahead: self.ahead.unwrap_or_default(),
             description: self.description.clone(),
         })
     }
 
     /// What it wants otherwise in the task that is there.
     pub fn change(&self) -> TaskChange {
-        let Self { live_accuracy, declared_accuracy, cache, keep, .. } = *self;
-        TaskChange { live_accuracy, declared_accuracy, cache, keep }
+        let Self { live_accuracy, declared_accuracy, cache, keep, ahead, .. } = *self;
+        TaskChange { live_accuracy, declared_accuracy, cache, keep, ahead }
     }
 
     /// Accuracies known from elsewhere, by the name of the variant.

@@ -381,6 +381,7 @@ mod tests {
             batching: None,
             cache: modelless_types::CacheFor::OFF,
             keep: modelless_types::KeepFor::ALWAYS,
+            ahead: modelless_types::Ahead::default(),
             description: String::new(),
         }
     }

@@ -8,6 +8,7 @@
 
 mod absent;
 pub mod machines;
+mod past;
 mod telling;
 mod trials;
 
@@ -15,10 +16,11 @@ use absent::Absent;
 use modelless_decision::baseline::Rules;
 use modelless_decision::plan::{Broken, Plan, check, plan};
 use modelless_live::Member;
-use modelless_planning::{Asked, input};
+use modelless_planning::{Asked, aheads, input};
 use modelless_store::{Catalog, NewEvent, PlanId, SavePlan, Store, UnixMicros};
-use modelless_types::{NodeId, VariantId};
+use modelless_types::{NodeId, Time, VariantId};
 use modelless_wire::{NodeLink, NodeStatus, ToNode};
+use past::Past;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -214,7 +216,14 @@ pub struct Service {
     who: String,
     /// When it last looked at demand.
     looked: Instant,
+    /// Of earlier days.
+    past: Past,
+    /// By the clock on the wall, which earlier days are told by.
+    wall: Wall,
 }
+
+/// A clock on the wall.
+type Wall = Arc<dyn Fn() -> UnixMicros + Send + Sync>;
 
 /// A scheduler for these nodes.
 pub fn build(config: Config, store: Arc<dyn Store>, nodes: Vec<Node>) -> (Service, Handle) {
@@ -222,6 +231,7 @@ pub fn build(config: Config, store: Arc<dyn Store>, nodes: Vec<Node>) -> (Servic
     let (told, asked, looked) = (BTreeMap::new(), Asked::default(), Instant::now());
     let (spare, absent, trials) = (Vec::new(), Absent::default(), Trials::default());
     let who = "scheduler".to_owned();
+    let (past, wall): (_, Wall) = (Past::default(), Arc::new(|| UnixMicros::of(SystemTime::now())));
     let service = Service {
         config,
         store,
@@ -234,6 +244,8 @@ pub fn build(config: Config, store: Arc<dyn Store>, nodes: Vec<Node>) -> (Servic
         trials,
         who,
         looked,
+        past,
+        wall,
     };
     (service, handle)
 }
@@ -243,6 +255,12 @@ impl Service {
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         Self { who: format!("scheduler {name}"), ..self }
+    }
+
+    /// The same by another clock on the wall.
+    #[must_use]
+    pub fn by_clock(self, wall: impl Fn() -> UnixMicros + Send + Sync + 'static) -> Self {
+        Self { wall: Arc::new(wall), ..self }
     }
 
     /// Plans now, then every interval and whenever woken. A failed round is logged and tried again.
@@ -269,6 +287,9 @@ impl Service {
     /// One round: observe, plan, save, tell. Saving the same pins again is left out.
     pub async fn round(&mut self) -> Result<(), Error> {
         self.look_at_nodes();
+        let now = Time((self.wall)().0);
+        let (members, answers) = self.look_at_demand();
+        self.past.look(&*self.store, now, answers.then_some(&members[..])).await;
         if self.nodes.is_empty() {
             return Ok(()); // a plan for nobody would only undo the one there is
         }
@@ -280,10 +301,11 @@ impl Service {
                 .map_err(|err| Error::Unreadable { id: saved.id, why: err.to_string() })?,
             None => Plan::default(),
         };
-        let (members, answers) = self.look_at_demand();
+        let forecast = self.past.forecast(&*self.store, now).await?;
+        let aheads = aheads(forecast, &catalog, now);
         let share = self.config.discretionary_permille;
         self.asked.idle.read(&before);
-        let input = input(&catalog, &statuses, share, &self.asked);
+        let input = input(&catalog, &statuses, share, (&self.asked, &aheads));
         let mut next = plan(&input, &before);
         let reached = statuses.iter().map(|status| status.node).collect();
         self.absent.carry_over(&mut next, &before, &reached, answers.then_some(&members));

@@ -10,6 +10,8 @@ use modelless_types::{
 };
 use std::sync::Mutex;
 
+mod ahead;
+
 const HALF_LIFE: Duration = Duration::from_micros(modelless_decision::demand::HALF_LIFE.0);
 
 #[derive(Default)]
@@ -59,7 +61,7 @@ fn variant(name: &str, ppm: u32, us: f64) -> NewVariant {
     }
 }
 
-async fn store_with_ladder() -> (Arc<dyn Store>, Vec<Variant>) {
+pub(crate) async fn store_with_ladder() -> (Arc<dyn Store>, Vec<Variant>) {
     store_with(vec![
         variant("fast", 800_000, 10.0),
         variant("good", 900_000, 50.0),
@@ -86,6 +88,7 @@ async fn store_with(variants: Vec<NewVariant>) -> (Arc<dyn Store>, Vec<Variant>)
         batching: None,
         cache: modelless_types::CacheFor::OFF,
         keep: modelless_types::KeepFor::ALWAYS,
+        ahead: modelless_types::Ahead::default(),
         description: String::new(),
     };
     let task = store.create_task(task).await.unwrap();

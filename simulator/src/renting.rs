@@ -122,7 +122,11 @@ impl World<'_> {
                 let fresh = || hire::takes(known.all_on(nodes[kind][0]), asked);
                 *memo.borrow_mut().entry((kind, asked)).or_insert_with(fresh)
             };
-            let wanted = hire::wanted(&self.rented.counts, (kinds, self.scenario.busy), &takes);
+            let wanted = hire::wanted(
+                (&self.rented.counts, &hire::Expected::default()),
+                (kinds, self.scenario.busy),
+                &takes,
+            );
             self.rented.takes = memo.into_inner();
             wanted
         };

@@ -142,6 +142,7 @@ async fn make(
         batching: None,
         cache: modelless_types::CacheFor::OFF,
         keep: modelless_types::KeepFor::ALWAYS,
+        ahead: modelless_types::Ahead::default(),
         description: String::new(),
     };
     let task = store.create_task(task).await?.id;

@@ -160,6 +160,11 @@ fn pool_in_full(pool: &Value) -> String {
             number(&pool["strain"], 2)
         ),
     );
+    if let Some(why) = pool["foreseen"]["why"].as_str() {
+        let more = |name: &str| number(&pool["foreseen"][name], 0);
+        let (least, most) = (more("more_least"), more("more_most"));
+        line("expected", format!("{least} more wanted and {most} more kept than by that: {why}"));
+    }
     if pool["watched"] == false {
         line("", "demand is not watched for long enough to let anybody go".to_owned());
     }

@@ -5,6 +5,7 @@ pub(crate) mod decisions;
 pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod feedback;
+mod forecast;
 mod goals;
 mod http;
 pub(crate) mod job;

@@ -1,7 +1,7 @@
 //! `modelless task`: what can be asked, and what stands behind it.
 
 use super::feedback::warnings;
-use super::{Api, Server, bytes, dollars, list, number, segment, text};
+use super::{Api, Server, bytes, dollars, forecast, list, number, segment, text};
 use crate::exit::usage;
 use crate::out;
 use crate::plot::{self, Known, Point};
@@ -12,8 +12,8 @@ use http::Method;
 use modelless_profiler::TaskManifest;
 use modelless_store::TaskChange;
 use modelless_types::{
-    Accuracy, AccuracyRule, Batching, CacheFor, CostPer1k, DType, DeclaredRule, Fallback, Goals, KeepFor,
-    LiveRule, Micros, Priority, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec,
+    Accuracy, AccuracyRule, Ahead, Batching, CacheFor, CostPer1k, DType, DeclaredRule, Fallback, Goals,
+    KeepFor, LiveRule, Micros, Priority, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -25,6 +25,8 @@ pub(crate) enum Command {
     List(Server),
     /// One task with every variant and what was measured of it.
     Show(Show),
+    /// What earlier days tell of a task: what is to be expected of it, and on which days it was asked so.
+    Forecast(forecast::Options),
     /// Make a task out of a task.toml.
     Create(Create),
     /// Change the rules of a task that is there.
@@ -68,6 +70,10 @@ pub(crate) struct Create {
     /// manifest.
     #[arg(long, value_name = "TIME")]
     keep: Option<KeepFor>,
+    /// Whether what earlier days tell of it counts before it is asked for (on or off): awake, first where room is short, and with machines
+    /// there, before what recurs at a time of day. Overrides the manifest.
+    #[arg(long, value_name = "on|off", value_parser = ahead)]
+    ahead: Option<Ahead>,
     #[command(flatten)]
     server: Server,
 }
@@ -91,6 +97,10 @@ pub(crate) struct Set {
     /// For how long its variants stay in memory after its last query: always, or a time from 5s to 720h, such as 10m.
     #[arg(long, value_name = "TIME", group = "rules")]
     keep: Option<KeepFor>,
+    /// Whether what earlier days tell of it counts before it is asked for (on or off): awake, first where room is short, and with machines
+    /// there, before what recurs at a time of day. `task forecast` shows what that is.
+    #[arg(long, value_name = "on|off", value_parser = ahead, group = "rules")]
+    ahead: Option<Ahead>,
     #[command(flatten)]
     server: Server,
 }
@@ -110,6 +120,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             if server.json { out::json(&answer) } else { out::line(tasks(&answer)) }
         }
         Command::Show(options) => show(&options),
+        Command::Forecast(options) => forecast::run(&options),
         Command::Create(options) => {
             let mut manifest = TaskManifest::read(&options.file)?;
             manifest.batching = options.batching.or(manifest.batching);
@@ -117,6 +128,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             manifest.declared_accuracy = options.declared_accuracy.or(manifest.declared_accuracy);
             manifest.cache = options.cache.or(manifest.cache);
             manifest.keep = options.keep.or(manifest.keep);
+            manifest.ahead = options.ahead.or(manifest.ahead);
             let made = create(&options.server.api()?, &manifest)?;
             if options.server.json {
                 out::json(&made)
@@ -125,12 +137,13 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             }
         }
         Command::Set(options) => {
-            let Set { name: _, live_accuracy, declared_accuracy, cache, keep, server: _ } = &options;
+            let Set { name: _, live_accuracy, declared_accuracy, cache, keep, ahead, server: _ } = &options;
             let change = TaskChange {
                 live_accuracy: *live_accuracy,
                 declared_accuracy: *declared_accuracy,
                 cache: *cache,
                 keep: *keep,
+                ahead: *ahead,
             };
             let now = self::change(&options.server.api()?, &options.name, change)?;
             if options.server.json { out::json(&now) } else { out::line(rules(&now)) }
@@ -155,6 +168,11 @@ fn live_rule(text: &str) -> Result<LiveRule, String> {
 fn declared_rule(text: &str) -> Result<DeclaredRule, String> {
     let names = || DeclaredRule::NAMES.map(|(name, _)| name).join(" or ");
     DeclaredRule::parse(text).ok_or_else(|| format!("expected {}", names()))
+}
+
+fn ahead(text: &str) -> Result<Ahead, String> {
+    let names = || Ahead::NAMES.map(|(name, _)| name).join(" or ");
+    Ahead::parse(text).ok_or_else(|| format!("expected {}", names()))
 }
 
 fn tasks(answer: &Value) -> Table {
@@ -196,7 +214,10 @@ fn kept(task: &Value) -> String {
     };
     let now = match task["asleep"].as_bool() {
         Some(true) => format!("asleep now, until the next query{wakes}"),
-        Some(false) => "awake now".to_owned(),
+        Some(false) => match text(task, "rest") {
+            "" => "awake now".to_owned(),
+            why => format!("awake now: {why}"),
+        },
         None => "whether it sleeps now is not known".to_owned(),
     };
     format!("kept in memory for {keep} after its last query; {now}")
@@ -234,6 +255,7 @@ pub(super) fn create(api: &Api, manifest: &TaskManifest) -> anyhow::Result<Value
         "batching": new.batching,
         "cache": new.cache,
         "keep": new.keep,
+        "ahead": new.ahead,
         "description": new.description,
     });
     api.post_json("/v1/tasks", &body)?.ok()?.json()
@@ -263,8 +285,13 @@ fn rules(now: &Value) -> String {
         "" | "always" => "always".to_owned(),
         keep => format!("for {keep} after its last query"),
     };
+    let ahead = match text(now, "ahead") {
+        "off" => "does not count before it is asked for",
+        _ => "is made ready for",
+    };
     format!(
-        "task {}: live accuracy {live}; declared accuracies count for floors {declared}; answers {cache}; kept in memory {keep}",
+        "task {}: live accuracy {live}; declared accuracies count for floors {declared}; answers {cache}; kept in memory {keep}; what \
+         recurs at a time of day {ahead}",
         text(now, "task")
     )
 }
@@ -298,6 +325,7 @@ pub(super) fn known(answer: &Value) -> anyhow::Result<Task> {
             batching: None,
             cache: CacheFor::OFF,
             keep: KeepFor::ALWAYS,
+            ahead: modelless_types::Ahead::default(),
             description: String::new(),
         })
     };
@@ -518,6 +546,9 @@ mod tests {
                 .contains("asleep now, until the next query; what is loaded quickest answers in about 45 ms")
         );
         assert!(kept(&rested(false)).ends_with("after its last query; awake now"));
+        let expected =
+            json!({"keep": "10m", "asleep": false, "rest": "its task was asked 40/s at 09:00 UTC"});
+        assert!(kept(&expected).ends_with("awake now: its task was asked 40/s at 09:00 UTC"));
         assert!(kept(&json!({"keep": "10m", "asleep": null})).contains("not known"));
         assert_eq!(kept_in_short(&rested(true)), "10m, asleep");
         assert_eq!(

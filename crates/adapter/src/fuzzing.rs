@@ -210,6 +210,7 @@ fn task(kind: TaskKind) -> Task {
         batching: None,
         cache: modelless_types::CacheFor::OFF,
         keep: modelless_types::KeepFor::ALWAYS,
+        ahead: modelless_types::Ahead::default(),
         description: String::new(),
     }
 }

@@ -42,17 +42,13 @@ impl Lately {
     }
 
     /// As if so much had been asked of a task's classes all the time, in queries a second, instead of what was.
-    #[expect(clippy::cast_precision_loss, reason = "half a minute")]
     pub fn suppose(&mut self, task: TaskId, rates: &[(Class, f64)]) {
         self.classes.retain(|class, _| class.task != task);
-        // What comes evenly and fades settles at what comes in a half-life, divided by the logarithm of two.
-        let settled = HALF_LIFE.0 as f64 / 1e6 / core::f64::consts::LN_2;
-        self.classes.extend(rates.iter().map(|(class, rate)| (*class, rate * settled)));
+        self.classes.extend(rates.iter().map(|(class, rate)| (*class, settled(*rate))));
         self.watched = self.watched.max(HALF_LIFE);
     }
 
     /// How much is asked of the classes that a variant may answer, in doublings: 0 is nothing, 1 one query, 4 eight.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a logarithm of a count")]
     pub fn level(&self, task: TaskId, ordinal: u8) -> u8 {
         if self.watched < HALF_LIFE {
             return 0;
@@ -60,8 +56,24 @@ impl Lately {
         let asked =
             self.classes.iter().filter(|(class, _)| class.task == task && class.admits.contains(ordinal));
         let count: f64 = asked.map(|(_, count)| count).sum();
-        if count < 1.0 { 0 } else { 1 + libm::floor(libm::log2(count)) as u8 }
+        doublings(count)
     }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a logarithm of a count")]
+fn doublings(count: f64) -> u8 {
+    if count < 1.0 { 0 } else { 1 + libm::floor(libm::log2(count)) as u8 }
+}
+
+/// What comes evenly and fades settles at what comes in a half-life, divided by the logarithm of two.
+#[expect(clippy::cast_precision_loss, reason = "half a minute")]
+fn settled(per_s: f64) -> f64 {
+    per_s * (HALF_LIFE.0 as f64 / 1e6 / core::f64::consts::LN_2)
+}
+
+/// The level of what comes evenly, so many queries a second.
+pub fn level_of(per_s: f64) -> u8 {
+    doublings(settled(per_s))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "2^53 us is 285 years")]

@@ -6,6 +6,9 @@
 //! bound: what is more accurate is for lanes that are paid and idle. Machines that stay come first, then those that do most for their
 //! price, until none is busier than is wanted. A machine goes only when the highest five seconds of the last minute would do
 //! without it.
+//!
+//! What earlier days tell ([`crate::forecast`]) is added where it is more than what is counted: of a task that comes by the time that a machine
+//! asked for now serves, and, for one to stay, that comes again before another one would be worth its start. It takes nothing away.
 
 use crate::estimate::{Moments, RunModel};
 use crate::query::Class;
@@ -43,6 +46,31 @@ pub struct Kind {
     pub usd_per_hour: f64,
     /// From asking for one until it serves, in seconds.
     pub lead_s: f64,
+}
+
+/// What is expected beside what is counted, in queries a second by task.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Expected {
+    /// By the time that a machine which is asked for now serves.
+    pub soon: BTreeMap<TaskId, f64>,
+    /// Before it would be worth to let one go and have another come.
+    pub again: BTreeMap<TaskId, f64>,
+    /// What of a task is asked, where it is not asked for now; a task that is not here is expected nothing of.
+    pub usual: BTreeMap<TaskId, Asked>,
+}
+
+impl Expected {
+    /// Rates with what lacks of a task to what is expected of it.
+    fn lift(&self, mut rates: BTreeMap<Asked, f64>, by: &BTreeMap<TaskId, f64>) -> BTreeMap<Asked, f64> {
+        for (task, expected) in by {
+            let known: f64 =
+                rates.iter().filter(|((class, _), _)| class.task == *task).map(|(_, rate)| rate).sum();
+            if let Some(usual) = self.usual.get(task).filter(|_| *expected > known) {
+                *rates.entry(*usual).or_default() += expected - known;
+            }
+        }
+        rates
+    }
 }
 
 impl Default for Counts {
@@ -215,13 +243,13 @@ fn enough(
 
 /// At least and at most so many machines of each kind there should be now, none busier than `busy`.
 pub fn wanted(
-    counts: &Counts,
+    (counts, expected): (&Counts, &Expected),
     (kinds, busy): (&[Kind], f64),
     takes: &dyn Fn(usize, Asked) -> Option<f64>,
 ) -> Vec<(usize, usize)> {
     let lead_s = kinds.iter().map(|kind| kind.lead_s).fold(0.0, f64::max);
-    let least = enough(&counts.soon(lead_s), (kinds, busy), takes);
-    let most = enough(&counts.lately(), (kinds, busy), takes);
+    let least = enough(&expected.lift(counts.soon(lead_s), &expected.soon), (kinds, busy), takes);
+    let most = enough(&expected.lift(counts.lately(), &expected.again), (kinds, busy), takes);
     least.into_iter().zip(most).map(|(least, most)| (least, most.max(least))).collect()
 }
 
@@ -231,6 +259,7 @@ mod tests {
     use modelless_types::VariantSet;
 
     const TAKES_S: f64 = 0.01;
+    const NONE: Expected = Expected { soon: BTreeMap::new(), again: BTreeMap::new(), usual: BTreeMap::new() };
 
     fn asked() -> Asked {
         (Class { task: TaskId(1), admits: [0].into_iter().collect::<VariantSet>() }, Micros::from_millis(100))
@@ -254,7 +283,7 @@ mod tests {
         // A query takes 10 ms, so that a machine does 70 a second.
         for (rate, many) in [(0, 1), (60, 1), (69, 1), (71, 2), (139, 2), (141, 3), (900, 4)] {
             let counts = after(&[rate; 20]);
-            let seen = wanted(&counts, (&[kind(4, 1, 1.0)], 0.7), &|_, _| Some(TAKES_S));
+            let seen = wanted((&counts, &NONE), (&[kind(4, 1, 1.0)], 0.7), &|_, _| Some(TAKES_S));
             assert_eq!(seen, [(many, many)], "{rate}");
         }
     }
@@ -263,18 +292,20 @@ mod tests {
     fn a_rise_is_answered_for_the_time_that_a_machine_takes_and_a_fall_after_a_minute() {
         // From 50 to 58 a second: so little may be chance.
         assert_eq!(
-            wanted(&after(&[&[50; 5][..], &[58; 5]].concat()), (&[kind(9, 1, 1.0)], 0.7), &|_, _| Some(
-                TAKES_S
-            )),
+            wanted(
+                (&after(&[&[50; 5][..], &[58; 5]].concat()), &NONE),
+                (&[kind(9, 1, 1.0)], 0.7),
+                &|_, _| Some(TAKES_S)
+            ),
             [(1, 1)]
         );
         // From 100 to 200: 20 more a second each, 400 when it comes: 5.7 machines.
         let rising = after(&[&[100; 5][..], &[200; 5]].concat());
-        assert_eq!(wanted(&rising, (&[kind(9, 1, 1.0)], 0.7), &|_, _| Some(TAKES_S)), [(6, 6)]);
+        assert_eq!(wanted((&rising, &NONE), (&[kind(9, 1, 1.0)], 0.7), &|_, _| Some(TAKES_S)), [(6, 6)]);
         let fallen = after(&[&[300; 10][..], &[10; 30]].concat());
-        assert_eq!(wanted(&fallen, (&[kind(9, 1, 1.0)], 0.7), &|_, _| Some(TAKES_S)), [(1, 5)]);
+        assert_eq!(wanted((&fallen, &NONE), (&[kind(9, 1, 1.0)], 0.7), &|_, _| Some(TAKES_S)), [(1, 5)]);
         let long_ago = after(&[&[300; 10][..], &[10; 60]].concat());
-        assert_eq!(wanted(&long_ago, (&[kind(9, 1, 1.0)], 0.7), &|_, _| Some(TAKES_S)), [(1, 1)]);
+        assert_eq!(wanted((&long_ago, &NONE), (&[kind(9, 1, 1.0)], 0.7), &|_, _| Some(TAKES_S)), [(1, 1)]);
     }
 
     #[test]
@@ -282,10 +313,40 @@ mod tests {
         // The second takes a quarter of the time and costs thrice as much.
         let takes = |kind: usize, _: Asked| Some(if kind == 0 { TAKES_S } else { TAKES_S / 4.0 });
         let kinds = [kind(9, 0, 1.0), kind(2, 0, 3.0)];
-        assert_eq!(wanted(&after(&[500; 20]), (&kinds, 0.7), &takes), [(0, 0), (2, 2)]);
-        let many = wanted(&after(&[700; 20]), (&kinds, 0.7), &takes);
+        assert_eq!(wanted((&after(&[500; 20]), &NONE), (&kinds, 0.7), &takes), [(0, 0), (2, 2)]);
+        let many = wanted((&after(&[700; 20]), &NONE), (&kinds, 0.7), &takes);
         assert_eq!(many[1], (2, 2));
         assert_eq!(many[0], (2, 2), "560 a second are done by two, 140 are left");
+    }
+
+    #[test]
+    fn what_is_expected_counts_where_it_is_more_and_a_machine_stays_for_what_comes_again() {
+        let of = |soon: &[(u32, f64)], again: &[(u32, f64)]| {
+            let rates = |all: &[(u32, f64)]| all.iter().map(|(task, rate)| (TaskId(*task), *rate)).collect();
+            Expected { soon: rates(soon), again: rates(again), usual: [(TaskId(1), asked())].into() }
+        };
+        let many = |counts: &Counts, expected: &Expected| {
+            wanted((counts, expected), (&[kind(9, 1, 1.0)], 0.7), &|_, _| Some(TAKES_S))[0]
+        };
+        let (quiet, busy) = (after(&[0; 60]), after(&[300; 60]));
+        assert_eq!((many(&quiet, &NONE), many(&busy, &NONE)), ((1, 1), (5, 5)));
+        assert_eq!(many(&quiet, &of(&[(1, 300.0)], &[(1, 300.0)])), (5, 5));
+        assert_eq!(
+            many(&quiet, &of(&[], &[(1, 300.0)])),
+            (1, 5),
+            "one that is there stays, and none is asked for"
+        );
+        assert_eq!(
+            many(&busy, &of(&[(1, 100.0)], &[(1, 100.0)])),
+            (5, 5),
+            "it lowers nothing and is not added"
+        );
+        assert_eq!(many(&busy, &of(&[(1, 400.0)], &[(1, 400.0)])), (6, 6));
+        assert_eq!(
+            many(&quiet, &of(&[(2, 300.0)], &[(2, 300.0)])),
+            (1, 1),
+            "nobody knows what that task takes"
+        );
     }
 
     #[test]
@@ -300,9 +361,13 @@ mod tests {
         let level = counts.level();
         assert!((level[&asked()] - 70.5).abs() < 0.51 && level[&other] > 0.0, "{level:?}");
         let takes = |_: usize, of: Asked| (of == asked()).then_some(TAKES_S);
-        assert_eq!(wanted(&counts, (&[kind(9, 0, 1.0)], 0.7), &takes), [(2, 2)], "one does 70 a second");
+        assert_eq!(
+            wanted((&counts, &NONE), (&[kind(9, 0, 1.0)], 0.7), &takes),
+            [(2, 2)],
+            "one does 70 a second"
+        );
         counts.suppose(TaskId(1), &[]);
-        assert_eq!(wanted(&counts, (&[kind(9, 0, 1.0)], 0.7), &takes), [(0, 0)]);
+        assert_eq!(wanted((&counts, &NONE), (&[kind(9, 0, 1.0)], 0.7), &takes), [(0, 0)]);
     }
 
     #[test]

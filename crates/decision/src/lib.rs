@@ -9,6 +9,7 @@
 //! | [`worker`] | the machine [`worker::Worker`] | executor | which variant and batch; loads and evictions |
 //! | [`rows`], [`pace`] | plain state | gateway | how many queries of one request, and inputs of jobs, are open at a time |
 //! | [`plan`] | a pure function | scheduler | which replicas where |
+//! | [`forecast`] | a pure function | scheduler | what will be asked, by what was on earlier days |
 //! | [`trial`] | pure functions | gateway, scheduler | which queries a new version answers on trial; whether it does worse |
 //! | [`hire`], [`fleet`] | pure functions | scheduler, simulator | how many machines; what to do about it |
 //! | [`baseline`] | pure functions | scheduler, simulator | the same by rules of others, to compare with |
@@ -31,6 +32,7 @@ pub mod explain;
 pub mod feedback;
 pub mod fit;
 pub mod fleet;
+pub mod forecast;
 pub mod frontier;
 pub mod hire;
 pub mod machine;

@@ -24,6 +24,14 @@ pub(crate) fn span(time: Micros) -> String {
     }
 }
 
+/// A rate, of queries per 1,000 seconds, a second.
+pub(crate) fn per_second(per_1000_s: u64) -> String {
+    match per_1000_s {
+        0..10_000 => format!("{}.{}", per_1000_s / 1_000, per_1000_s / 100 % 10),
+        more => format!("{}", (more + 500) / 1_000),
+    }
+}
+
 /// How often something was asked for lately, by the doublings that plans go by.
 pub(crate) fn asked(level: u8) -> String {
     match level {
@@ -50,6 +58,7 @@ mod tests {
             [0, 1, 4].map(asked),
             ["hardly asked for lately", "asked for once lately", "asked for 8 to 15 times lately"]
         );
+        assert_eq!([0, 250, 9_990, 10_499, 40_000].map(per_second), ["0.0", "0.2", "9.9", "10", "40"]);
         assert!(asked(u8::MAX).contains("times"));
     }
 }

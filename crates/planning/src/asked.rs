@@ -2,7 +2,7 @@
 
 use modelless_decision::RunModel;
 use modelless_decision::fleet::Lateness;
-use modelless_decision::hire::{self, Asked, Counts, Kind};
+use modelless_decision::hire::{self, Asked, Counts, Expected, Kind};
 use modelless_decision::query::Class;
 use modelless_live::{Member, Role};
 use modelless_store::{Catalog, Node};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Of late answers the last so many seconds count.
 const LATE_S: usize = 5;
 /// What a task's queries want where it does not say.
-const LATENCY: Micros = modelless_decision::admission::DEFAULT_LATENCY;
+pub(crate) const LATENCY: Micros = modelless_decision::admission::DEFAULT_LATENCY;
 
 /// Between counts.
 const SECOND: Micros = Micros::from_secs(1);
@@ -176,8 +176,13 @@ impl<'a> Times<'a> {
     }
 
     /// At least and at most so many machines of each pool.
-    pub fn wanted(&self, counts: &Counts, kinds: &[Kind], busy: f64) -> Vec<(usize, usize)> {
-        hire::wanted(counts, (kinds, busy), &|pool, asked| self.takes(pool, asked))
+    pub fn wanted(
+        &self,
+        counts: &Counts,
+        expected: &Expected,
+        (kinds, busy): (&[Kind], f64),
+    ) -> Vec<(usize, usize)> {
+        hire::wanted((counts, expected), (kinds, busy), &|pool, asked| self.takes(pool, asked))
     }
 }
 

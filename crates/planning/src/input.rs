@@ -1,6 +1,7 @@
 //! From what is registered and what nodes say of themselves to the plan's input.
 
 use crate::Asked;
+use crate::ahead::Aheads;
 use crate::demand::Demands;
 use modelless_decision::plan::{Input, PlanDevice, PlanTask, PlanVariant};
 use modelless_store::Catalog;
@@ -9,7 +10,12 @@ use modelless_wire::NodeStatus;
 use std::collections::BTreeSet;
 
 /// Only what a node offers and has a profile for can be planned there.
-pub fn input(catalog: &Catalog, nodes: &[NodeStatus], discretionary_permille: u16, asked: &Asked) -> Input {
+pub fn input(
+    catalog: &Catalog,
+    nodes: &[NodeStatus],
+    discretionary_permille: u16,
+    (asked, aheads): (&Asked, &Aheads),
+) -> Input {
     let defaults = catalog.defaults();
     let device = |node: &NodeStatus| PlanDevice {
         node: node.node,
@@ -27,6 +33,7 @@ pub fn input(catalog: &Catalog, nodes: &[NodeStatus], discretionary_permille: u1
         keep: task.keep.time(),
         asked: asked.idle.asked(task.id),
         unasked: asked.idle.unasked(task.id),
+        ahead: aheads.get(&task.id).copied(),
     };
     Input {
         devices: nodes.iter().filter(|node| !node.draining).map(device).collect(),

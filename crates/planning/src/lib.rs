@@ -5,17 +5,21 @@
 //! is what would be decided. Decides nothing: that is in `decision::plan`, `decision::hire` and `decision::fleet`.
 #![warn(missing_docs)]
 
+mod ahead;
 mod asked;
+mod bins;
 mod demand;
 mod idle;
 mod input;
 mod machines;
 
+pub use ahead::{Aheads, Foreseen, Foretold, aheads, foreseen, history, loads};
 pub use asked::{Demand, Kinds, Times};
+pub use bins::Bins;
 pub use demand::Demands;
 pub use idle::Idle;
 pub use input::input;
-pub use machines::{Learnt, PoolSetting, learn, node, ruled, wanted};
+pub use machines::{Learnt, PoolSetting, Wanted, learn, node, ruled, wanted};
 
 use modelless_live::Member;
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! From how pools are set and what is written down of their machines to what is decided about them from.
 
+use crate::ahead::Foreseen;
 use crate::asked::{Kinds, Times};
 use modelless_decision::fleet::{self, Ended, Failures, Pool, StartUp};
-use modelless_decision::hire::{Counts, Kind};
+use modelless_decision::hire::{Counts, Expected, Kind};
 use modelless_live::Member;
 use modelless_store::Machine;
 use modelless_types::{Micros, Time};
@@ -51,14 +52,23 @@ pub fn learn(of: &PoolSetting, (machines, ended): (&[Machine], &[Machine]), now:
     Learnt { pool, start_up, failures }
 }
 
+/// How many of each pool are wanted.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Wanted {
+    /// At least and at most so many.
+    pub many: BTreeMap<String, (u32, u32)>,
+    /// Why, where that is more than by what is asked now.
+    pub foreseen: BTreeMap<String, fleet::Foreseen>,
+}
+
 /// How many of each pool are wanted, none of them busier than `busy`. Nobody is let go before demand was watched for as long as it is
 /// remembered.
 pub fn wanted(
-    counts: &Counts,
+    (counts, foreseen): (&Counts, &Foreseen),
     (pools, start_ups, kinds): (&[Pool], &[StartUp], &[Kinds]),
     times: &Times<'_>,
     busy: f64,
-) -> BTreeMap<String, (u32, u32)> {
+) -> Wanted {
     let each = pools.iter().zip(start_ups).zip(kinds);
     let kinds: Vec<Kind> = each
         .map(|((pool, start_up), kind)| Kind {
@@ -69,13 +79,26 @@ pub fn wanted(
             lead_s: start_up.lead().as_millis_f64() / 1e3,
         })
         .collect();
-    let wanted = times.wanted(counts, &kinds, busy);
     let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
     let watched = counts.watched();
     let of = |(pool, (least, most)): (&Pool, (usize, usize))| {
         (pool.name.clone(), (count(least), if watched { count(most) } else { pool.most }))
     };
-    pools.iter().zip(wanted).map(of).collect()
+    let by = |expected: &Expected| -> Vec<(String, (u32, u32))> {
+        pools.iter().zip(times.wanted(counts, expected, (&kinds, busy))).map(of).collect()
+    };
+    let many = by(&foreseen.expected);
+    let mut all = Wanted { many: many.iter().cloned().collect(), foreseen: BTreeMap::new() };
+    if foreseen.peaks.is_empty() {
+        return all;
+    }
+    let each = by(&Expected::default()).into_iter().zip(many).zip(pools.iter().zip(start_ups));
+    for (((name, without), (_, with)), (pool, start_up)) in each {
+        if with.0 > without.0 || with.1 > without.1 {
+            all.foreseen.insert(name, fleet::Foreseen { without, why: foreseen.why(start_up, pool) });
+        }
+    }
+    all
 }
 
 /// A node as its member tells it.

@@ -3,6 +3,7 @@
 use crate::access::Access;
 use crate::artefacts::sha256_of;
 use crate::audit::Audit;
+use crate::bins::Bins;
 use crate::error::Result;
 use crate::events::{Event, NewEvent};
 use crate::jobs::Jobs;
@@ -168,6 +169,9 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Offline jobs.
     fn offline(&self) -> &dyn Jobs;
+
+    /// What was asked of tasks earlier.
+    fn history(&self) -> &dyn Bins;
 
     /// Tells of something that happened. Transitions of replicas, and nodes that come and go, tell themselves. See
     /// [`crate::EVENTS_KEPT`].

@@ -13,6 +13,7 @@ mod access;
 mod api;
 mod artefacts;
 mod audit;
+mod bins;
 mod check;
 mod data_dir;
 mod error;
@@ -36,6 +37,7 @@ pub use access::{
 pub use api::{Store, identity};
 pub use artefacts::{Artefacts, Cleared, PutArtefact, sha256_of};
 pub use audit::{AUDIT_KEPT, Audit, Deed, Entry, REFUSED_KEPT, STRANGERS};
+pub use bins::{BINS_A_SLOT, Bins, RANGES_AT_ONCE, SLOTS_KEPT, SlotSeen};
 pub use data_dir::DataDir;
 pub use error::{Error, Result};
 pub use events::{Event, EventKind, NewEvent};

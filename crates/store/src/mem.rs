@@ -6,6 +6,7 @@
 use crate::access::{Access, Grant, Key, Owner, Quota};
 use crate::api::Store;
 use crate::audit::{Audit, Entry};
+use crate::bins::Bins;
 use crate::error::{Error, Result};
 use crate::events::{Event, NewEvent};
 use crate::jobs::Jobs;
@@ -30,6 +31,7 @@ use std::sync::{Mutex, PoisonError};
 
 mod access;
 mod audit;
+mod bins;
 mod catalog;
 mod events;
 mod jobs;
@@ -55,6 +57,7 @@ struct State {
     /// Those that ended.
     trials: Vec<Trial>,
     events: Vec<Event>,
+    asked: bins::Kept,
     keys: BTreeMap<String, [u8; 32]>,
     /// Of applications.
     access: Vec<Key>,
@@ -208,15 +211,7 @@ impl Store for MemStore {
     }
 
     async fn remove_task(&self, id: TaskId) -> Result<()> {
-        self.register(|state| {
-            if state.catalog.models_of(id).next().is_some() {
-                return Err(Error::task_in_use(id));
-            }
-            state.task(id)?;
-            state.catalog.tasks.retain(|task| task.id != id);
-            state.policies.retain(|of, _| of.task != Some(id));
-            Ok(())
-        })
+        self.register(|state| state.remove_task(id))
     }
 
     async fn register_with(&self, new: NewModel, evidence: Evidence) -> Result<Registered> {
@@ -550,6 +545,10 @@ impl Store for MemStore {
     }
 
     fn offline(&self) -> &dyn Jobs {
+        self
+    }
+
+    fn history(&self) -> &dyn Bins {
         self
     }
 

@@ -4,7 +4,7 @@ use crate::batching::Batching;
 use crate::caching::CacheFor;
 use crate::goals::Goals;
 use crate::ids::{ModelId, SpaceId, TaskId, TenantId, VariantId};
-use crate::keeping::KeepFor;
+use crate::keeping::{Ahead, KeepFor};
 use crate::profile::Profile;
 use crate::tensor::TensorSpec;
 use crate::units::Bytes;
@@ -99,6 +99,9 @@ pub struct Task {
     /// For how long its variants stay in memory after its last query.
     #[serde(default)]
     pub keep: KeepFor,
+    /// Whether what earlier days tell of it counts before it is asked for.
+    #[serde(default)]
+    pub ahead: Ahead,
     /// One sentence for people.
     pub description: String,
 }

@@ -68,6 +68,36 @@ impl From<KeepFor> for String {
     }
 }
 
+/// Whether what earlier days tell of a task counts before it is asked for: on, unless a task says otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ahead {
+    /// What comes at this time of day again is made ready for: the task is awake, its variants come first where room is short, and
+    /// machines are there.
+    #[default]
+    On,
+    /// Only what is asked counts.
+    Off,
+}
+
+impl Ahead {
+    /// As shown and stored.
+    pub const NAMES: [(&'static str, Self); 2] = [("on", Self::On), ("off", Self::Off)];
+
+    /// As shown and stored.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+        }
+    }
+
+    /// From that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::NAMES.into_iter().find_map(|(known, ahead)| (known == name).then_some(ahead))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,6 +111,14 @@ mod tests {
         }
         assert_eq!("always".parse(), Ok(KeepFor::ALWAYS));
         assert_eq!((KeepFor::ALWAYS.to_string().as_str(), KeepFor::ALWAYS.time()), ("always", None));
+    }
+
+    #[test]
+    fn whether_earlier_days_count_is_on_unless_it_is_off() {
+        for (name, ahead) in Ahead::NAMES {
+            assert_eq!((ahead.name(), Ahead::parse(name)), (name, Some(ahead)));
+        }
+        assert_eq!((Ahead::default(), Ahead::parse("maybe")), (Ahead::On, None));
     }
 
     #[test]

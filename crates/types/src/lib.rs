@@ -20,6 +20,7 @@ pub mod machine;
 pub mod profile;
 pub mod refusal;
 pub mod replica;
+pub mod slots;
 mod spans;
 pub mod tensor;
 pub mod trial;
@@ -36,7 +37,7 @@ pub use ids::{
     ReplicaId, SpaceId, TaskId, TenantId, TrialId, VariantId,
 };
 pub use job::JobState;
-pub use keeping::KeepFor;
+pub use keeping::{Ahead, KeepFor};
 pub use machine::MachineState;
 pub use profile::{
     AccuracyMeasure, AccuracyRule, BatchPoint, DeclaredRule, Detail, Largest, LiveRule, PointDetail, Profile,
@@ -44,6 +45,7 @@ pub use profile::{
 };
 pub use refusal::{Nearest, Refusal};
 pub use replica::ReplicaState;
+pub use slots::{Bin, Slot};
 pub use tensor::{DType, TensorSpec};
 pub use trial::{Share, TrialState};
 pub use units::{Accuracy, Bytes, CostPer1k, Micros, PricePerHour, Time};

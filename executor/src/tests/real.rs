@@ -62,6 +62,7 @@ pub(super) fn task(name: &str, kind: TaskKind) -> NewTask {
         batching: None,
         cache: modelless_types::CacheFor::OFF,
         keep: modelless_types::KeepFor::ALWAYS,
+        ahead: modelless_types::Ahead::default(),
         description: String::new(),
     }
 }

@@ -168,6 +168,9 @@ impl Store for Stalls {
     fn offline(&self) -> &dyn modelless_store::Jobs {
         self.store.offline()
     }
+    fn history(&self) -> &dyn modelless_store::Bins {
+        self.store.history()
+    }
     async fn save_plan(&self, parent: Option<PlanId>, json: String, at: UnixMicros) -> Result<SavePlan> {
         self.here().await.save_plan(parent, json, at).await
     }

@@ -361,6 +361,7 @@ fn asked(choice: u8) -> (Task, Signature) {
         batching: None,
         cache: modelless_types::CacheFor::OFF,
         keep: modelless_types::KeepFor::ALWAYS,
+        ahead: modelless_types::Ahead::default(),
         description: String::new(),
     };
     let signature = Signature::of(&task, Some(3));

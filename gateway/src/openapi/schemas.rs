@@ -8,7 +8,7 @@ use crate::routes::{
     TRIAL_SHARE_MAX as SHARE_MAX,
 };
 use modelless_types::{
-    AccuracyRule, DType, DeclaredRule, Fallback, LiveRule, Prefer, Priority, Provenance, ReplicaState,
+    AccuracyRule, Ahead, DType, DeclaredRule, Fallback, LiveRule, Prefer, Priority, Provenance, ReplicaState,
     TaskKind, TrialState,
 };
 use serde_json::{Map, Value, json};
@@ -179,6 +179,12 @@ fn declared_rule(usual: Option<&str>) -> Value {
     rule(&DeclaredRule::NAMES.map(|(name, _)| name), usual, words)
 }
 
+fn ahead_rule(usual: Option<&str>) -> Value {
+    let words = "Whether what earlier days tell of it counts before it is asked for: with `on` it is awake and comes first where room is \
+                 short, and machines are there, before what recurs at a time of day.";
+    rule(&Ahead::NAMES.map(|(name, _)| name), usual, words)
+}
+
 /// A word out of a list. Without a usual one it may be left out, or null.
 fn rule(names: &[&str], usual: Option<&str>, words: &str) -> Value {
     let mut schema = enumeration(names);
@@ -273,6 +279,7 @@ fn requests() -> Value {
                                 each node is set.", "example": "deadline"},
             "cache": cache(Some("off")),
             "keep": keep(Some("always")),
+            "ahead": ahead_rule(Some("on")),
             "description": text(),
         }), &["name", "kind", "labels"]),
         "RegisterModel": strict(json!({
@@ -332,7 +339,7 @@ fn requests() -> Value {
         }), &[]),
         "ChangeTask": strict(
             json!({"live_accuracy": live_rule(None), "declared_accuracy": declared_rule(None), "cache": cache(None),
-                "keep": keep(None)}), &[],
+                "keep": keep(None), "ahead": ahead_rule(None)}), &[],
         ),
         "Unflag": strict(json!({
             "reason": {"type": "string", "minLength": 1, "maxLength": 2_000, "description": "Why, for the history.",
@@ -405,7 +412,7 @@ fn answers() -> Value {
         "Task": object(json!({
             "name": text(), "kind": kinds(), "metric": text(), "accuracy_rule": text(),
             "live_accuracy": text(), "declared_accuracy": text(), "description": text(),
-            "defaults": timed(), "batching": text_or_null(), "cache": text(), "keep": text(),
+            "defaults": timed(), "batching": text_or_null(), "cache": text(), "keep": text(), "ahead": enumeration(&Ahead::NAMES.map(|(name, _)| name)),
             "asleep": {"type": ["boolean", "null"], "description": "Whether nothing of it is planned to be in memory, since nobody asked for `keep`. Null where it is not known whether there is a plan."},
             "space": timed(), "accuracy_from": number_or_null(), "accuracy_to": number_or_null(),
         }), &["name", "kind", "metric"]),

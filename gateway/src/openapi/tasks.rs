@@ -24,6 +24,7 @@ pub(crate) fn show() -> Doc {
         "labels": {"type": "array", "items": {"type": "string"}},
         "models": {"type": "array", "items": reference("Model")},
         "variants": {"type": "array", "items": reference("Variant")},
+        "rest": {"type": ["string", "null"], "description": "Why it sleeps or does not, as of the plan that holds. Null where it is kept always."},
         "wake_ms": {"type": ["number", "null"], "description": "What the first query takes that has to wait for a load (99 times in 100, estimated): of what answers without a pin, the quickest to come. Null where something is in memory."},
     }}]});
     Doc::new("showTask", "tasks", "One task with its variants")
@@ -33,10 +34,43 @@ pub(crate) fn show() -> Doc {
         .errors(&[404])
 }
 
+pub(crate) fn forecast() -> Doc {
+    let peak = |or_none: bool| {
+        let kind = if or_none { json!(["object", "null"]) } else { json!("object") };
+        json!({"type": kind, "properties": {
+            "at_unix_us": {"type": "integer", "description": "When the slot begins."}, "time": {"type": "string"},
+            "per_s": {"type": "number", "description": "The most that comes for five seconds, a second."},
+            "queries": {"type": "integer", "description": "In all of the slot."},
+            "like": {"type": "string", "enum": ["days", "weekdays"], "description": "Which days it comes from: those before, or this weekday of the weeks before."},
+            "on": {"type": "integer", "description": "It was asked on so many of these days."}, "of": {"type": "integer"},
+            "why": {"type": "string"},
+        }})
+    };
+    let schema = json!({"type": "object", "properties": {
+        "task": {"type": "string"}, "ahead": {"type": "string"}, "keep": {"type": "string"}, "as_of_unix_us": {"type": "integer"},
+        "loads_ms": {"type": "number", "description": "What its loads take together."},
+        "begun_before_ms": {"type": "number", "description": "So long before they are needed they are begun."},
+        "soon": peak(true), "held": peak(true), "slot_s": {"type": "integer"},
+        "expected": {"type": "array", "items": peak(false)},
+        "known": {"type": "object", "properties": {
+            "since_unix_us": {"type": ["integer", "null"]}, "seconds": {"type": "integer"}, "slots": {"type": "integer"},
+        }},
+    }});
+    Doc::new("forecastTask", "tasks", "What earlier days tell of a task")
+        .describe(
+            "What is to be expected of it in the next 24 hours, slot by slot, and on which days it was asked so. With `ahead` on, its \
+             variants and machines are made ready for what comes `soon`, and stay so for what is `held`.",
+        )
+        .parameter(task_parameter())
+        .answers(200, "What is expected.", &schema)
+        .errors(&[403, 404])
+}
+
 pub(crate) fn change() -> Doc {
     let schema = json!({"type": "object", "required": ["task", "live_accuracy"], "properties": {
         "task": {"type": "string"}, "live_accuracy": {"type": "string"}, "declared_accuracy": {"type": "string"},
         "cache": {"type": "string"}, "keep": {"type": "string"},
+        "ahead": {"type": "string"},
     }});
     Doc::new("changeTask", "tasks", "Change a task's rules")
         .describe(

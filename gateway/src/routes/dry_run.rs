@@ -16,13 +16,15 @@ use http::{StatusCode, Uri};
 use modelless_decision::admission::{DEFAULT_LATENCY, wanted};
 use modelless_decision::hire::{Asked as AskedFor, Counts};
 use modelless_decision::plan::changes;
-use modelless_planning::Asked;
-use modelless_types::{Goals, NodeId, Task};
+use modelless_planning::{Asked, Foretold, aheads};
+use modelless_store::UnixMicros;
+use modelless_types::{Goals, NodeId, Task, Time};
 use modelless_wire::NodeStatus;
 use serde::Deserialize;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
+use std::time::SystemTime;
 
 /// The most that can be supposed to be asked of a task, in queries a second, and of how many tasks.
 const RATE_MAX: f64 = 1e9;
@@ -85,9 +87,14 @@ async fn shown(app: &Shared, caller: &Caller, supposed: &Supposed) -> Answer {
     };
     let saved = app.store.current_plan().await?;
     let before = saved.as_ref().map(parsed).transpose()?.unwrap_or_default();
-    let (_, next) = outlook::next(&view.catalog, &nodes, &asked, &before, &left_out);
+    let now = Time(UnixMicros::of(SystemTime::now()).0);
+    let mut foretold = Foretold::default();
+    let forecast = foretold.read(&*app.store, now).await?;
+    let aheads = aheads(forecast, &view.catalog, now);
+    let (_, next) = outlook::next(&view.catalog, &nodes, (&asked, &aheads), &before, &left_out);
     let changed = changes(&before, &next);
-    let machines = told.map(|told| told.decided(core, &view.catalog, &counts, supposed.without.as_deref()));
+    let machines =
+        told.map(|told| told.decided(core, &view.catalog, (&counts, forecast), supposed.without.as_deref()));
     Ok(json_response(
         StatusCode::OK,
         &json!({

@@ -10,6 +10,7 @@ mod explain;
 mod feedback;
 mod flags;
 mod fleet;
+mod forecast;
 mod health;
 mod jobs;
 mod keys;
@@ -201,6 +202,13 @@ pub(crate) const ROUTES: &[Route] = &[
         Needs::QUERY,
         || post(explain::explain),
         openapi::query::explain_post,
+    ),
+    looking(
+        Method::GET,
+        "/v1/tasks/{task}/forecast",
+        Needs::ADMIN,
+        || get(forecast::show),
+        openapi::tasks::forecast,
     ),
     looking(Method::GET, "/v1/tasks/{task}/trial", Needs::QUERY, || get(trials::show), openapi::trials::show),
     route(

@@ -11,7 +11,8 @@ use axum::extract::{Request, State};
 use http::StatusCode;
 use modelless_store::{NewSpace, NewTask, SpaceKind, TaskChange};
 use modelless_types::{
-    AccuracyRule, Batching, CacheFor, DType, DeclaredRule, KeepFor, Labels, LiveRule, TaskKind, TensorSpec,
+    AccuracyRule, Ahead, Batching, CacheFor, DType, DeclaredRule, KeepFor, Labels, LiveRule, TaskKind,
+    TensorSpec,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -64,6 +65,8 @@ struct NewTaskBody {
     cache: CacheFor,
     #[serde(default)]
     keep: KeepFor,
+    #[serde(default)]
+    ahead: Ahead,
     #[serde(default)]
     description: String,
 }
@@ -131,6 +134,7 @@ pub(super) async fn create(State(app): FromApp, caller: Caller, detail: Detail, 
             batching: new.batching,
             cache: new.cache,
             keep: new.keep,
+            ahead: new.ahead,
             description: new.description,
         })
         .await?;
@@ -151,6 +155,8 @@ struct ChangeBody {
     cache: Option<CacheFor>,
     #[serde(default)]
     keep: Option<KeepFor>,
+    #[serde(default)]
+    ahead: Option<Ahead>,
 }
 
 impl ChangeBody {
@@ -160,7 +166,9 @@ impl ChangeBody {
         let declared = self.declared_accuracy.map(|rule| format!("declared_accuracy {}", rule.name()));
         let cache = self.cache.map(|cache| format!("cache {cache}"));
         let keep = self.keep.map(|keep| format!("keep {keep}"));
-        live.into_iter().chain(declared).chain(cache).chain(keep).collect::<Vec<_>>().join(", ")
+        let ahead = self.ahead.map(|ahead| format!("ahead {}", ahead.name()));
+        let all = live.into_iter().chain(declared).chain(cache).chain(keep).chain(ahead);
+        all.collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -175,8 +183,8 @@ pub(super) async fn change(
     let wanted: ChangeBody = body::read_json(&app.core, &head, body).await?;
     detail.say(wanted.words());
     let id = app.core.view_of(&caller).task(&name)?.owned()?.task.id;
-    let ChangeBody { live_accuracy, declared_accuracy, cache, keep } = wanted;
-    let change = TaskChange { live_accuracy, declared_accuracy, cache, keep };
+    let ChangeBody { live_accuracy, declared_accuracy, cache, keep, ahead } = wanted;
+    let change = TaskChange { live_accuracy, declared_accuracy, cache, keep, ahead };
     let task = app.store.change_task(id, change).await?;
     tracing::info!(task = name, ?change, "a task is asked with these rules");
     app.catalog_changed().await;
@@ -186,6 +194,7 @@ pub(super) async fn change(
         "declared_accuracy": task.declared_accuracy.name(),
         "cache": task.cache,
         "keep": task.keep,
+        "ahead": task.ahead,
     });
     Ok(json_response(StatusCode::OK, &now))
 }

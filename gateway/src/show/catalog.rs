@@ -44,6 +44,7 @@ pub(crate) fn task(view: &View, of: &TaskView, plan: Option<&Plan>) -> Value {
         "batching": task.batching,
         "cache": task.cache,
         "keep": task.keep,
+        "ahead": task.ahead,
         "asleep": plan.map(|plan| plan.sleeps(task.id)),
         "space": space(view, task.default_space),
         "models": of.models.len(),
@@ -62,6 +63,8 @@ pub(crate) fn task_in_full(view: &View, of: &TaskView, plan: Option<&Plan>) -> V
         shown.insert("inputs".to_owned(), tensors(inputs));
         shown.insert("outputs".to_owned(), tensors(outputs));
         shown.insert("models".to_owned(), of.models.iter().map(|m| model(of, m)).collect());
+        let rests = plan.and_then(|plan| plan.tasks.iter().find(|step| step.task == of.task.id));
+        shown.insert("rest".to_owned(), json!(rests.map(|step| &step.why)));
         shown.insert("wake_ms".to_owned(), json!(wakes_in(view, of).map(Micros::as_millis_f64)));
         shown.insert("variants".to_owned(), variants(view, of).into());
     }

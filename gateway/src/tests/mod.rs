@@ -6,6 +6,7 @@ mod cache;
 mod cache_holds;
 mod deeds;
 mod feedback;
+mod forecast;
 mod grpc;
 mod jobs;
 mod limits;

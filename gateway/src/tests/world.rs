@@ -260,6 +260,7 @@ pub(crate) fn new_task(name: &str, kind: TaskKind) -> NewTask {
         batching: None,
         cache: CacheFor::OFF,
         keep: modelless_types::KeepFor::ALWAYS,
+        ahead: modelless_types::Ahead::default(),
         description: String::new(),
     }
 }

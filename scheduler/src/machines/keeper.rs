@@ -9,10 +9,14 @@ use modelless_decision::baseline::{Rules, Targets};
 use modelless_decision::fleet::{
     self, Decision, Input, List, Listed, Node, PoolReport, StartUp, Step, Strain, decide,
 };
-use modelless_fleet::{Error as FleetError, Fleet, Instance, Wanted};
+use modelless_fleet::{Error as FleetError, Fleet, Instance, Wanted as ToStart};
 use modelless_live::{Member, Role};
-use modelless_planning::{Demand, Kinds, Learnt, Times, learn, node, ruled, wanted};
-use modelless_store::{Machine, MachineStep, NewMachine, PoolStands, Result, Signed, Store, UnixMicros};
+use modelless_planning::{
+    Demand, Foretold, Kinds, Learnt, Times, Wanted, foreseen, learn, node, ruled, wanted,
+};
+use modelless_store::{
+    Catalog, Machine, MachineStep, NewMachine, PoolStands, Result, Signed, Store, UnixMicros,
+};
 use modelless_types::{MachineId, MachineState, Micros, PricePerHour, Time};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,6 +68,7 @@ pub struct Keeper {
     lead: Lead,
     leads: bool,
     demand: Demand,
+    foretold: Foretold,
     strain: Strain,
     calls: Calls,
     /// What is remembered of machines, by number.
@@ -99,6 +104,7 @@ pub fn build(of: Machinery) -> Keeper {
         lead,
         leads: false,
         demand,
+        foretold: Foretold::default(),
         strain: Strain::default(),
         calls: Calls::default(),
         about: BTreeMap::new(),
@@ -191,7 +197,7 @@ impl Keeper {
         }
         let times = Times::of(&catalog, &self.kinds);
         for _ in 0..AGAIN {
-            let (input, start_ups) = self.input(&members, answers, &times).await?;
+            let (input, start_ups) = self.input(&members, answers, (&catalog, &times)).await?;
             let decision = decide(self.now(), &input);
             let again = decision.steps.iter().any(|step| matches!(step, Step::Ask { .. }));
             let Decision { steps, pools } = decision;
@@ -210,7 +216,7 @@ impl Keeper {
         &mut self,
         members: &[Member],
         answers: bool,
-        times: &Times<'_>,
+        (catalog, times): (&Catalog, &Times<'_>),
     ) -> Result<(Input, Vec<StartUp>)> {
         let rented = self.store.rented();
         let (machines, ended) = (rented.machines().await?, rented.ended_machines(ENDED).await?);
@@ -234,12 +240,15 @@ impl Keeper {
         }
         let wanted = match self.rules {
             Rules::Modelless => {
+                let forecast = self.foretold.read(&*self.store, now).await?;
+                let foreseen = foreseen(forecast, catalog, &start_ups, now);
                 let (counts, busy) = (self.demand.counts(), self.config.busy / self.strain.factor());
-                wanted(counts, (&pools, &start_ups, &self.kinds), times, busy)
+                wanted((counts, &foreseen), (&pools, &start_ups, &self.kinds), times, busy)
             }
             Rules::Infaas => {
                 let seen = (&machines[..], answers.then_some(members));
-                infaas::wanted(&mut self.targets, now, &pools, seen)
+                let many = infaas::wanted(&mut self.targets, now, &pools, seen);
+                Wanted { many, ..Wanted::default() }
             }
         };
         let input = Input {
@@ -249,7 +258,8 @@ impl Keeper {
             listed: self.listed.clone(),
             nodes: answers.then_some(nodes),
             seen: self.seen.clone(),
-            wanted,
+            wanted: wanted.many,
+            foreseen: wanted.foreseen,
             failures,
             calls: self.about.clone(),
             pools,
@@ -286,7 +296,7 @@ impl Keeper {
                 let of = input.machines.iter().find(|known| known.id == machine);
                 if let Some((of, fleet)) = of.and_then(|of| Some((of, self.fleets.get(&of.pool)?))) {
                     let wanted =
-                        Wanted { name: of.name.clone(), settings: self.settings(&of.pool, &of.name) };
+                        ToStart { name: of.name.clone(), settings: self.settings(&of.pool, &of.name) };
                     self.about.entry(machine).or_default().open = self.calls.start(machine, fleet, wanted);
                 }
             }
@@ -439,6 +449,7 @@ impl Keeper {
                 "there": report.there,
                 "paid": report.paid,
                 "blocked": report.blocked.map(|why| why.to_string()),
+                "foreseen": input.foreseen.get(&pool.name).map(|foreseen| foreseen_json(report, foreseen)),
                 "price_usd_per_hour": pool.price.as_usd(),
                 "price_source": self.config.pools.get(&pool.name).and_then(|of| Some(self.config.priced(of).ok()?.1)),
                 "budget_usd_per_hour": input.budget.map(PricePerHour::as_usd),
@@ -468,4 +479,14 @@ impl Keeper {
         self.said = Some((reports, start_ups.to_vec(), Instant::now()));
         Ok(())
     }
+}
+
+/// What earlier days add to what is asked now.
+fn foreseen_json(report: &PoolReport, foreseen: &fleet::Foreseen) -> serde_json::Value {
+    let (least, most) = foreseen.without;
+    json!({
+        "more_least": report.least.saturating_sub(least),
+        "more_most": report.most.saturating_sub(most),
+        "why": foreseen.why,
+    })
 }

@@ -5,8 +5,8 @@ use crate::Handle;
 use modelless_decision::baseline::Rules;
 use modelless_fleet::{Error, Fleet, MemMachines, Wanted};
 use modelless_live::{Load, Member, Role};
-use modelless_store::{MemStore, Store};
-use modelless_types::MachineState;
+use modelless_store::{MemStore, SlotSeen, Store, UnixMicros};
+use modelless_types::{Bin, MachineState, Slot, TaskId, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -225,4 +225,41 @@ async fn by_infaas_rules_busy_machines_have_one_more_come_at_a_time_and_one_drai
     }
     assert!(idle.elapsed() > Duration::from_secs(28), "fifteen looks: {:?}", idle.elapsed());
     assert_eq!(bed.joined().await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_are_there_before_what_was_asked_at_this_time_on_earlier_days() {
+    let mut bed = Bed::new();
+    let (store, _) = crate::tests::store_with_ladder().await;
+    bed.store = Arc::clone(&store);
+    let now = UnixMicros::of(std::time::SystemTime::now());
+    let began = tokio::time::Instant::now();
+    // Between five and ten minutes from now.
+    let slot = Slot(Slot::of(Time(now.0)).0 + 2);
+    for day in [1, 2] {
+        // More than two machines can do of the fastest.
+        let bin = Bin { peak_per_1000_s: 150_000_000, queries: 40_000_000 };
+        let slot = slot.days_before(day).unwrap();
+        let seen = SlotSeen { slot, seen_s: 300, bins: [(TaskId(1), bin)].into() };
+        store.history().put_slot(seen).await.unwrap();
+    }
+    bed.start(3);
+    let until = Duration::from_micros(slot.starts().0 - now.0);
+    while began.elapsed() + Duration::from_secs(80) < until {
+        bed.settles(1).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    bed.settles(3).await;
+    let left = until.saturating_sub(began.elapsed());
+    assert!((Duration::from_secs(1)..Duration::from_secs(80)).contains(&left), "{left:?}");
+    let changes = store.rented().machine_changes(None, 99).await.unwrap();
+    let asked = changes
+        .iter()
+        .find(|change| change.to == MachineState::Asked && change.why.contains("by what is asked now"));
+    let why = &asked.unwrap().why;
+    assert!(
+        why.contains("3 are wanted") && why.contains("1 by what is asked now, and task t was asked 150000/s"),
+        "{why}"
+    );
+    bed.says(r#""more_least":2"#).await;
 }

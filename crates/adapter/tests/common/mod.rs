@@ -24,6 +24,7 @@ pub(crate) fn labelled(labels: usize) -> Task {
         batching: None,
         cache: modelless_types::CacheFor::OFF,
         keep: modelless_types::KeepFor::ALWAYS,
+        ahead: modelless_types::Ahead::default(),
         description: String::new(),
     }
 }

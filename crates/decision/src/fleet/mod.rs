@@ -153,6 +153,15 @@ fn back_off(first: Micros, failed: u32, most: Micros) -> Micros {
     Micros(first.0.saturating_mul(1 << failed.saturating_sub(1).min(20)).min(most.0))
 }
 
+/// More are wanted than by what is asked now.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Foreseen {
+    /// At least and at most so many would be, by that alone.
+    pub without: (u32, u32),
+    /// For people: what is expected, and how long machines take.
+    pub why: String,
+}
+
 /// Everything that is known.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Input {
@@ -172,6 +181,9 @@ pub struct Input {
     pub seen: BTreeMap<MachineId, Time>,
     /// At least and at most so many are wanted, by pool.
     pub wanted: BTreeMap<String, (u32, u32)>,
+    /// Why so many are, by pool, where earlier days tell of more than is asked now.
+    #[serde(default)]
+    pub foreseen: BTreeMap<String, Foreseen>,
     /// What failed lately, by pool.
     pub failures: BTreeMap<String, Failures>,
     /// Calls about machines.

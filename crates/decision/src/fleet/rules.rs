@@ -229,7 +229,14 @@ impl<'a> Rules<'a> {
                         break;
                     }
                     let kind = if minimum { "the minimum" } else { "wanted" };
-                    let why = format!("{least} are {kind}, {there} there or on their way");
+                    let mut why = format!("{least} are {kind}, {there} there or on their way");
+                    let foreseen = self.input.foreseen.get(&pool.name).filter(|_| !minimum);
+                    if let Some(foreseen) = foreseen.filter(|foreseen| there >= foreseen.without.0) {
+                        why = format!(
+                            "{why}; {} by what is asked now, and {}",
+                            foreseen.without.0, foreseen.why
+                        );
+                    }
                     self.steps.push(Step::Ask { pool: pool.name.clone(), why });
                     there += 1;
                 }

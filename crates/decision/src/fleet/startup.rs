@@ -38,6 +38,11 @@ impl StartUp {
         Micros(self.median.0.saturating_add(self.spread.0))
     }
 
+    /// About nineteen of twenty take no longer: the median, and two and a half times how far half of them lie from it.
+    pub fn nearly_always(&self) -> Micros {
+        Micros(self.median.0.saturating_add(self.spread.0.saturating_mul(5) / 2))
+    }
+
     /// One that takes longer never comes: four times what is usual, and half a minute at least.
     pub fn joins_within(&self) -> Micros {
         Micros(self.lead().0.saturating_mul(4).max(Micros::from_secs(30).0))
@@ -177,6 +182,7 @@ mod tests {
         let some = StartUp::learn(prior, &secs(&[20, 30, 40, 30, 30]));
         assert_eq!((some.median, some.spread), (Micros::from_secs(30), Micros::from_secs(10)));
         assert_eq!(some.joins_within(), Micros::from_secs(160));
+        assert_eq!(some.nearly_always(), Micros::from_secs(55));
         let late = [secs(&[20; 20]), secs(&[70; 15])].concat();
         assert_eq!(StartUp::learn(prior, &late).median, Micros::from_secs(70), "the old ones are forgotten");
         assert_eq!(StartUp::learn(Micros::from_secs(1), &secs(&[1])).joins_within(), Micros::from_secs(30));

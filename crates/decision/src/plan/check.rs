@@ -58,11 +58,11 @@ impl fmt::Display for Broken {
             Self::Unfounded { task, asleep: true } => {
                 write!(
                     f,
-                    "{task} falls asleep though it is not known that nobody asked for as long as it is kept"
+                    "{task} falls asleep though it is not known that nobody asked for as long as it is kept, or it is expected to be asked"
                 )
             }
             Self::Unfounded { task, asleep: false } => {
-                write!(f, "{task} wakes though nobody is known to have asked for it")
+                write!(f, "{task} wakes though nobody is known to have asked for it, or expected to")
             }
             Self::NoRoom { node, device, pinned, room } => {
                 write!(f, "{pinned} are pinned on {device} of {node}, which has {room} for it")

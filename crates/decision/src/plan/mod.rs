@@ -7,7 +7,8 @@
 //! turn, while the device has room beside its discretionary share; of each of these what is asked for most comes first. What is pinned
 //! already stays unless four times as much is asked for something else, so that a plan does not move things without need.
 //! Candidates (versions that are not the default) come after all of these, so that promoting one finds it in memory where
-//! there is room. Of tasks that sleep (`sleep`) nothing is pinned.
+//! there is room. Of tasks that sleep (`sleep`) nothing is pinned. What earlier days tell of a task ([`crate::forecast`]) counts as
+//! asked where it is more than that.
 
 mod changes;
 mod check;
@@ -17,6 +18,8 @@ pub use changes::{Change, changes};
 pub use check::{Broken, check};
 pub use sleep::{PlanTask, Rest, TaskStep, Turned, turns};
 
+use crate::demand::level_of;
+use crate::forecast::Peak;
 use crate::frontier::{Point, dominated, nanos};
 use crate::words::{asked, time};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -147,24 +150,56 @@ pub fn plan(input: &Input, before: &Plan) -> Plan {
     let (rest, tasks) = sleep::rests(&input.tasks, before);
     let mut plan = Plan { rest, tasks, ..Plan::default() };
     let before: BTreeSet<Pin> = before.pins.iter().copied().collect();
+    let expected: Foreseen =
+        input.tasks.iter().filter_map(|task| Some((task.id, Expected::of(task)?))).collect();
     for device in &input.devices {
-        pin_device(device, &before, &mut plan);
+        pin_device(device, (&before, &expected), &mut plan);
     }
     plan.pins.sort_unstable();
     plan
 }
 
-fn pin_device(device: &PlanDevice, before: &BTreeSet<Pin>, plan: &mut Plan) {
+/// What earlier days tell of a task, as levels of demand: for what is to be pinned by then, and for what is pinned and may be needed still.
+/// The second never is less, so that two schedulers do not take turns ([`crate::forecast::Ahead`]).
+#[derive(Clone, Copy)]
+struct Expected {
+    soon: u8,
+    held: u8,
+    peak: Peak,
+}
+
+type Foreseen = BTreeMap<TaskId, Expected>;
+
+impl Expected {
+    fn of(task: &PlanTask) -> Option<Self> {
+        let ahead = task.ahead?;
+        // As what is asked lately is counted: over time, and not at its height.
+        let level = |peak: Option<Peak>| peak.map_or(0, |peak| level_of(peak.mean_per_s()));
+        let (soon, held) = (level(ahead.soon), level(ahead.held));
+        Some(Self { soon, held: held.max(soon), peak: ahead.soon.or(ahead.held)? })
+    }
+
+    /// How much counts as asked of a variant. Candidates answer only who pins them, of whom nothing is foretold.
+    fn level(expected: &Foreseen, variant: &PlanVariant, pinned: bool) -> u8 {
+        let of_task = expected.get(&variant.task).filter(|_| !variant.candidate);
+        of_task.map_or(0, |expected| if pinned { expected.held } else { expected.soon })
+    }
+}
+
+fn pin_device(device: &PlanDevice, (before, expected): (&BTreeSet<Pin>, &Foreseen), plan: &mut Plan) {
     let mut free = device.room().0;
     let mut report = Vec::new();
+    let pinned_before =
+        |id: VariantId| before.contains(&Pin { node: device.node, device: device.device, variant: id });
     let mut say = |variant: &PlanVariant, why: &str, beaten_by| {
-        let why = format!("{why}: {}", figures(variant));
+        let more = Expected::level(expected, variant, pinned_before(variant.id)) > variant.demand;
+        let foretold = expected.get(&variant.task).filter(|_| more);
+        let foretold = foretold.map(|expected| format!(", and its task was {}", expected.peak.words()));
+        let why = format!("{why}: {}{}", figures(variant), foretold.unwrap_or_default());
         report.push(Step { node: device.node, variant: variant.id, why, beaten_by });
     };
     let mut chosen = BTreeSet::new();
-    let pinned_before =
-        |id: VariantId| before.contains(&Pin { node: device.node, device: device.device, variant: id });
-    for (rank, variant, beaten_by) in in_turn(device, &pinned_before) {
+    for (rank, variant, beaten_by) in in_turn(device, expected, &pinned_before) {
         if plan.sleeps(variant.task) {
             let step = plan.tasks.iter().find(|step| step.task == variant.task);
             let why = step.map_or("its task sleeps", |step| step.why.as_str());
@@ -228,7 +263,11 @@ const AHEAD: u8 = 2;
 type InTurn<'a> = (Rank, &'a PlanVariant, Option<VariantId>);
 
 /// The order in which room is given out: every task's parachute, every task's best, then the rest by turns.
-fn in_turn<'a>(device: &'a PlanDevice, before: &dyn Fn(VariantId) -> bool) -> Vec<InTurn<'a>> {
+fn in_turn<'a>(
+    device: &'a PlanDevice,
+    expected: &Foreseen,
+    before: &dyn Fn(VariantId) -> bool,
+) -> Vec<InTurn<'a>> {
     let tasks: BTreeSet<TaskId> = device.variants.iter().map(|v| v.task).collect();
     let mut order: Vec<(Turn, TaskId, &PlanVariant, Option<VariantId>)> = Vec::new();
     // Candidates are weighed among themselves: they must not take the place of what answers.
@@ -265,7 +304,8 @@ fn in_turn<'a>(device: &'a PlanDevice, before: &dyn Fn(VariantId) -> bool) -> Ve
             };
             let pinned = before(variant.id);
             let held = if pinned { AHEAD - 1 } else { 0 }; // with so much less it is still even, and even it stays
-            let demand = core::cmp::Reverse(variant.demand.saturating_add(held));
+            let asked = variant.demand.max(Expected::level(expected, variant, pinned));
+            let demand = core::cmp::Reverse(asked.saturating_add(held));
             order.push(((rank, demand, !pinned, turn), task, variant, beaten.map(|at| ids[at])));
         }
     }
@@ -435,7 +475,13 @@ mod tests {
         let first = plan(&input, &Plan::default());
         assert_eq!(pinned(&first), [1]);
         let (keep, idle) = (Micros::from_secs(600), Some(Micros::from_secs(720)));
-        input.tasks = alloc::vec![PlanTask { id: TaskId(1), keep: Some(keep), asked: idle, unasked: idle }];
+        input.tasks = alloc::vec![PlanTask {
+            id: TaskId(1),
+            keep: Some(keep),
+            asked: idle,
+            unasked: idle,
+            ahead: None,
+        }];
         let second = plan(&input, &first);
         assert_eq!(pinned(&second), [2]);
         let why = &second.report.iter().find(|step| step.variant == VariantId(1)).unwrap().why;

@@ -4,8 +4,12 @@
 //! by a query that is known of. Several schedulers see times a little apart, and count from different moments. So there is a band between
 //! the two: what one has just put to sleep was asked for longer ago than half of what it is kept, and the other does not wake it. The other way
 //! round, whoever wakes a task counts that in the plan, and whoever reads a count that is new takes the task as asked for just now.
+//!
+//! What earlier days tell ([`crate::forecast`]) wakes a task before it is asked for, and keeps it awake while that is still to come; the
+//! second reaches further than the first, so that the same holds between two.
 
 use super::{Input, Plan};
+use crate::forecast::Ahead;
 use crate::words::span;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -27,6 +31,19 @@ pub struct PlanTask {
     /// For how long nobody has asked, for certain. `None` where that is not known.
     #[serde(default)]
     pub unasked: Option<Micros>,
+    /// What is expected of it by what was asked on earlier days. `None` where that does not count, or is nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<Ahead>,
+}
+
+impl PlanTask {
+    fn soon(&self) -> bool {
+        self.ahead.is_some_and(|ahead| ahead.soon.is_some())
+    }
+
+    fn held(&self) -> bool {
+        self.ahead.is_some_and(|ahead| ahead.held.is_some())
+    }
 }
 
 /// Whether a task sleeps.
@@ -74,8 +91,10 @@ pub(super) fn rests(tasks: &[PlanTask], before: &Plan) -> (BTreeMap<TaskId, Rest
         let was = before.rest.get(&task.id).copied().unwrap_or_default();
         let Some(keep) = task.keep else { continue };
         let rest = match was.asleep {
-            true if wakes(task.asked, keep) => Rest { asleep: false, woken: was.woken.wrapping_add(1) },
-            false if falls_asleep(task.unasked, keep) => Rest { asleep: true, ..was },
+            true if wakes(task.asked, keep) || task.soon() => {
+                Rest { asleep: false, woken: was.woken.wrapping_add(1) }
+            }
+            false if falls_asleep(task.unasked, keep) && !task.held() => Rest { asleep: true, ..was },
             true | false => was,
         };
         steps.push(TaskStep { task: task.id, why: why(task, keep, rest.asleep) });
@@ -87,6 +106,15 @@ pub(super) fn rests(tasks: &[PlanTask], before: &Plan) -> (BTreeMap<TaskId, Rest
 }
 
 fn why(task: &PlanTask, keep: Micros, asleep: bool) -> String {
+    let expected = task.ahead.and_then(|ahead| ahead.words()).filter(|_| !asleep);
+    match expected {
+        None => known(task, keep, asleep),
+        Some(expected) if falls_asleep(task.unasked, keep) || task.asked.is_none() => expected,
+        Some(expected) => format!("{}; besides, {expected}", known(task, keep, asleep)),
+    }
+}
+
+fn known(task: &PlanTask, keep: Micros, asleep: bool) -> String {
     let kept = span(keep);
     match (asleep, task.unasked.or(task.asked), task.asked) {
         (true, Some(idle), _) => {
@@ -121,9 +149,9 @@ pub(super) fn unfounded(input: &Input, before: &Plan, plan: &Plan) -> Vec<(TaskI
     let turned = |task: &&PlanTask| plan.sleeps(task.id) != before.sleeps(task.id);
     let founded = |task: &PlanTask| match (plan.sleeps(task.id), task.keep) {
         (true, None) => false,
-        (true, Some(keep)) => task.unasked.is_some_and(|idle| idle >= keep),
+        (true, Some(keep)) => task.unasked.is_some_and(|idle| idle >= keep) && !task.held(),
         (false, None) => true,
-        (false, Some(keep)) => task.asked.is_some_and(|ago| ago < Micros(keep.0 / 2)),
+        (false, Some(keep)) => task.soon() || task.asked.is_some_and(|ago| ago < Micros(keep.0 / 2)),
     };
     let known = input.tasks.iter().filter(turned).filter(|task| !founded(task));
     let known = known.map(|task| (task.id, plan.sleeps(task.id)));
@@ -143,7 +171,7 @@ mod tests {
 
     fn input(asked: Option<u64>, unasked: Option<u64>) -> Input {
         let (asked, unasked) = (asked.map(Micros::from_secs), unasked.map(Micros::from_secs));
-        let task = PlanTask { id: TASK, keep: Some(KEEP), asked, unasked };
+        let task = PlanTask { id: TASK, keep: Some(KEEP), asked, unasked, ahead: None };
         Input { tasks: alloc::vec![task], ..Input::default() }
     }
 
@@ -174,7 +202,7 @@ mod tests {
     fn whoever_knows_nothing_moves_nothing() {
         assert!(plan(&input(None, None), &asleep(4)).sleeps(TASK));
         assert!(!plan(&input(None, None), &Plan::default()).sleeps(TASK));
-        let always = PlanTask { id: TASK, keep: None, asked: None, unasked: None };
+        let always = PlanTask { id: TASK, keep: None, asked: None, unasked: None, ahead: None };
         let always = Input { tasks: alloc::vec![always], ..Input::default() };
         let woken = plan(&always, &asleep(4));
         assert!(woken.rest.is_empty() && turns(&asleep(4), &woken).len() == 1);
@@ -212,7 +240,7 @@ mod tests {
             let asked = last.map(|at| Micros(seen - at));
             let remembered = self.took_as_asked.map(|at| Micros(now - at));
             let unasked = Some(asked.into_iter().chain(remembered).min().unwrap_or(Micros(seen)));
-            let task = PlanTask { id: TASK, keep: Some(Micros(keep)), asked, unasked };
+            let task = PlanTask { id: TASK, keep: Some(Micros(keep)), asked, unasked, ahead: None };
             let input = Input { tasks: alloc::vec![task], ..Input::default() };
             let next = plan(&input, saved);
             assert!(check(&input, saved, &next).is_empty());

@@ -1,4 +1,4 @@
-//! What is added to the catalogue.
+//! What is added to the catalogue, and tasks that leave it.
 
 use super::State;
 use crate::check;
@@ -7,6 +7,16 @@ use crate::records::{NewSpace, NewVariant, Space};
 use modelless_types::{ModelId, SpaceId, TaskId, TenantId, Variant, VariantId};
 
 impl State {
+    pub(super) fn remove_task(&mut self, id: TaskId) -> Result<()> {
+        if self.catalog.models_of(id).next().is_some() {
+            return Err(Error::task_in_use(id));
+        }
+        self.task(id)?;
+        self.catalog.tasks.retain(|task| task.id != id);
+        self.policies.retain(|of, _| of.task != Some(id));
+        Ok(())
+    }
+
     pub(super) fn space(&mut self, tenant: TenantId, new: NewSpace) -> Result<SpaceId> {
         let known = self.catalog.spaces.iter().find(|space| space.tenant == tenant && space.name == new.name);
         if let Some(known) = known {

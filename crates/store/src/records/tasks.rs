@@ -2,8 +2,8 @@
 
 use super::NewSpace;
 use modelless_types::{
-    AccuracyRule, Batching, CacheFor, DeclaredRule, Goals, KeepFor, Labels, LiveRule, SpaceId, Task, TaskId,
-    TaskKind, TenantId, TensorSpec,
+    AccuracyRule, Ahead, Batching, CacheFor, DeclaredRule, Goals, KeepFor, Labels, LiveRule, SpaceId, Task,
+    TaskId, TaskKind, TenantId, TensorSpec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +45,9 @@ pub struct NewTask {
     /// For how long its variants stay in memory after its last query.
     #[serde(default)]
     pub keep: KeepFor,
+    /// Whether what earlier days tell of it counts before it is asked for.
+    #[serde(default)]
+    pub ahead: Ahead,
     /// One sentence for people.
     pub description: String,
 }
@@ -68,6 +71,7 @@ impl NewTask {
             batching: self.batching,
             cache: self.cache,
             keep: self.keep,
+            ahead: self.ahead,
             description: self.description,
         }
     }
@@ -84,6 +88,8 @@ pub struct TaskChange {
     pub cache: Option<CacheFor>,
     /// For how long its variants stay in memory after its last query.
     pub keep: Option<KeepFor>,
+    /// Whether what earlier days tell of it counts before it is asked for.
+    pub ahead: Option<Ahead>,
 }
 
 impl TaskChange {
@@ -93,7 +99,8 @@ impl TaskChange {
         let declared_accuracy = self.declared_accuracy.unwrap_or(task.declared_accuracy);
         let cache = self.cache.unwrap_or(task.cache);
         let keep = self.keep.unwrap_or(task.keep);
-        let changed = Task { live_accuracy, declared_accuracy, cache, keep, ..task.clone() };
+        let ahead = self.ahead.unwrap_or(task.ahead);
+        let changed = Task { live_accuracy, declared_accuracy, cache, keep, ahead, ..task.clone() };
         (changed != *task).then_some(changed)
     }
 }

@@ -14,8 +14,8 @@ use crate::records::{
 use crate::trials::{Trial, ended};
 use crate::versions::{Signed, VersionAction};
 use modelless_types::{
-    AccuracyRule, AppId, Bytes, DeclaredRule, LiveRule, Model, ModelId, Profile, SpaceId, Task, TaskId,
-    TaskKind, TenantId, Variant, VariantId,
+    AccuracyRule, Ahead, AppId, Bytes, DeclaredRule, LiveRule, Model, ModelId, Profile, SpaceId, Task,
+    TaskId, TaskKind, TenantId, Variant, VariantId,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ pub(crate) async fn read(db: &Db) -> Result<Catalog> {
         catalog.spaces.push(space(row.read(name))?);
     }
     let sql = "SELECT id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, defaults, description, \
-               batching, live_accuracy, declared_accuracy, cache, keep \
+               batching, live_accuracy, declared_accuracy, cache, keep, ahead \
                FROM tasks ORDER BY id";
     for row in tx.fetch(sql, Vec::new()).await? {
         catalog.tasks.push(task(row.read(name))?);
@@ -134,6 +134,7 @@ fn task(mut row: Columns<'_>) -> Result<Task> {
         declared_accuracy: row.word(DeclaredRule::parse)?,
         cache: row.word(|text| text.parse().ok())?,
         keep: row.word(|text| text.parse().ok())?,
+        ahead: row.word(Ahead::parse)?,
     })
 }
 
@@ -152,8 +153,8 @@ pub(crate) async fn create_task(db: &Db, new: NewTask) -> Result<Task> {
     let id = tx.next_id("tasks").await?;
     tx.exec(
         "INSERT INTO tasks (id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, \
-         defaults, description, batching, live_accuracy, declared_accuracy, cache, keep, next_ordinal) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, 0)",
+         defaults, description, batching, live_accuracy, declared_accuracy, cache, keep, ahead, next_ordinal) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, 0)",
         args![
             id,
             new.tenant.0,
@@ -172,6 +173,7 @@ pub(crate) async fn create_task(db: &Db, new: NewTask) -> Result<Task> {
             new.declared_accuracy.name(),
             new.cache.to_string(),
             new.keep.to_string(),
+            new.ahead.name(),
         ],
     )
     .await?;
@@ -184,10 +186,10 @@ pub(crate) async fn change_task(db: &Db, id: TaskId, change: TaskChange) -> Resu
     tx.next("catalog").await?;
     let known = find_task(db, &mut tx, id).await?;
     let Some(changed) = change.of(&known) else { return Ok(known) };
-    let sql =
-        "UPDATE tasks SET live_accuracy = $2, declared_accuracy = $3, cache = $4, keep = $5 WHERE id = $1";
+    let sql = "UPDATE tasks SET live_accuracy = $2, declared_accuracy = $3, cache = $4, keep = $5, ahead = $6 WHERE id = $1";
     let (live, declared) = (changed.live_accuracy.name(), changed.declared_accuracy.name());
-    tx.exec(sql, args![id.0, live, declared, changed.cache.to_string(), changed.keep.to_string()]).await?;
+    let (cache, keep) = (changed.cache.to_string(), changed.keep.to_string());
+    tx.exec(sql, args![id.0, live, declared, cache, keep, changed.ahead.name()]).await?;
     tx.commit().await?;
     Ok(changed)
 }
@@ -291,7 +293,7 @@ pub(crate) async fn add_variant(db: &Db, model: ModelId, new: NewVariant) -> Res
 
 async fn find_task(db: &Db, tx: &mut Tx, id: TaskId) -> Result<Task> {
     let sql = "SELECT id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, defaults, description, \
-               batching, live_accuracy, declared_accuracy, cache, keep \
+               batching, live_accuracy, declared_accuracy, cache, keep, ahead \
                FROM tasks WHERE id = $1";
     let row = tx.first(sql, args![id.0]).await?.ok_or_else(|| Error::not_found("task", id))?;
     self::task(row.read(&db.name))

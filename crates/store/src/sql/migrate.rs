@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use std::collections::BTreeSet;
 
 /// Every step, oldest first. A released one never changes.
-const STEPS: [(i64, &str, &str); 16] = [
+const STEPS: [(i64, &str, &str); 17] = [
     (1, "foundation", include_str!("../../../../migrations/0001_foundation.sql")),
     (2, "batching", include_str!("../../../../migrations/0002_batching.sql")),
     (3, "accuracy_rule", include_str!("../../../../migrations/0003_accuracy_rule.sql")),
@@ -25,6 +25,7 @@ const STEPS: [(i64, &str, &str); 16] = [
     (15, "sleep", include_str!("../../../../migrations/0015_sleep.sql")),
     (16, "trials", include_str!("../../../../migrations/0016_trials.sql")),
     (17, "policies", include_str!("../../../../migrations/0017_policies.sql")),
+    (18, "ahead", include_str!("../../../../migrations/0018_ahead.sql")),
 ];
 
 /// The newest version known here.

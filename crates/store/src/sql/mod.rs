@@ -7,6 +7,7 @@
 
 mod access;
 mod audit;
+mod bins;
 mod catalog;
 pub(crate) mod conn;
 mod events;
@@ -27,6 +28,7 @@ pub use open::{open, open_postgres, open_sqlite};
 use crate::access::Access;
 use crate::api::Store;
 use crate::audit::Audit;
+use crate::bins::Bins;
 use crate::error::Result;
 use crate::events::{Event, NewEvent};
 use crate::jobs::Jobs;
@@ -218,6 +220,10 @@ impl Store for SqlStore {
     }
 
     fn offline(&self) -> &dyn Jobs {
+        self
+    }
+
+    fn history(&self) -> &dyn Bins {
         self
     }
 

@@ -33,6 +33,7 @@ pub(crate) fn task(name: &str) -> NewTask {
         batching: Some(Batching::Fixed { size: 16, wait: Micros(2_500) }),
         cache: modelless_types::CacheFor::seconds(90).unwrap(),
         keep: modelless_types::KeepFor::seconds(600).unwrap(),
+        ahead: modelless_types::Ahead::default(),
         description: "What is worn\nin the picture.".to_owned(),
     }
 }

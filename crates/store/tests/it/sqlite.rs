@@ -70,7 +70,7 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it
     change(&path, "ALTER TABLE tasks DROP COLUMN accuracy_rule").await;
     change(&path, "ALTER TABLE tasks DROP COLUMN live_accuracy").await;
     change(&path, "ALTER TABLE tasks DROP COLUMN declared_accuracy").await;
-    change(&path, "ALTER TABLE tasks DROP COLUMN cache; ALTER TABLE tasks DROP COLUMN keep").await;
+    change(&path, "ALTER TABLE tasks DROP COLUMN cache; ALTER TABLE tasks DROP COLUMN keep; ALTER TABLE tasks DROP COLUMN ahead").await;
     change(&path, "DROP TABLE stale_marks; DROP TABLE feedback; DROP TABLE live_accuracies").await;
     change(&path, "DROP TABLE flag_changes").await;
     change(&path, "DROP TABLE node_holders; DROP TABLE events").await;
@@ -88,8 +88,9 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it
     change(&path, "DELETE FROM counters WHERE name IN ('machines', 'machine_changes')").await;
     change(&path, "DROP TABLE jobs; DROP TABLE job_inputs; DROP TABLE job_bodies; DROP TABLE job_outputs")
         .await;
-    change(&path, "DELETE FROM counters WHERE name IN ('jobs', 'job_inputs', 'trials')").await;
-    change(&path, "DROP TABLE trials; DROP TABLE policies").await;
+    change(&path, "DELETE FROM counters WHERE name IN ('jobs', 'job_inputs', 'trials', 'asked')").await;
+    change(&path, "DROP TABLE trials; DROP TABLE policies; DROP TABLE asked_slots; DROP TABLE asked_bins")
+        .await;
     change(&path, "DELETE FROM modelless_schema WHERE version > 1").await;
     let after = open_sqlite(&path).await.unwrap().catalog().await.unwrap();
     assert!(!after.tasks.is_empty() && after.tasks.iter().all(|task| task.batching.is_none()));

@@ -8,8 +8,8 @@ use modelless_store::{
 };
 use modelless_types::ReplicaState::{Active, Inactive, Loading};
 use modelless_types::{
-    Accuracy, AppId, Bytes, CacheFor, DeclaredRule, DeviceIx, KeepFor, LiveRule, Micros, ModelId, Profile,
-    SpaceId, Task, TaskId, TenantId, VariantId,
+    Accuracy, Ahead, AppId, Bytes, CacheFor, DeclaredRule, DeviceIx, KeepFor, LiveRule, Micros, ModelId,
+    Profile, SpaceId, Task, TaskId, TenantId, VariantId,
 };
 use std::collections::BTreeSet;
 
@@ -305,10 +305,11 @@ async fn what_counts_for_floors_is_changed_in_a_task_that_is_there(backend: Back
     let changed = store.change_task(made.id, change).await.unwrap();
     let wanted = Task { live_accuracy: live, declared_accuracy: declared, cache, ..made.clone() };
     assert_eq!(changed, wanted);
-    let keep = KeepFor::ALWAYS;
-    let kept =
-        store.change_task(made.id, TaskChange { keep: Some(keep), ..TaskChange::default() }).await.unwrap();
-    assert_eq!(kept, Task { keep, ..changed });
+    let (keep, ahead) = (KeepFor::ALWAYS, Ahead::Off);
+    assert_eq!(made.ahead, Ahead::On);
+    let change_of_both = TaskChange { keep: Some(keep), ahead: Some(ahead), ..TaskChange::default() };
+    let kept = store.change_task(made.id, change_of_both).await.unwrap();
+    assert_eq!(kept, Task { keep, ahead, ..changed });
     assert_eq!(store.catalog().await.unwrap().tasks, [kept]);
     missing(store.change_task(TaskId(99), change).await);
 }

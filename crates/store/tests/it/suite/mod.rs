@@ -2,6 +2,7 @@
 
 mod access;
 mod audit;
+mod bins;
 mod catalog;
 mod events;
 mod fleet;
