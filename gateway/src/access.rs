@@ -15,7 +15,7 @@ pub(crate) use bucket::Bucket;
 pub(crate) use deeds::{Deeds, Denied, Detail, keep};
 pub(crate) use guard::Guarded;
 pub(crate) use meter::{Open, Place, Queries, SlowBody};
-pub(crate) use policy::{Origins, Policies};
+pub(crate) use policy::{Origins, Policies, shares};
 pub(crate) use room::Reserved;
 
 use crate::errors::ApiError;
@@ -350,6 +350,14 @@ impl Gate {
     /// An application, for what is done in its name while none of its keys is at hand.
     pub(crate) fn caller(&self, tenant: TenantId, app: AppId) -> Option<Caller> {
         self.book.load().apps.get(&(tenant, app)).cloned()
+    }
+
+    /// What the tenant of an application and it are called.
+    pub(crate) fn app_names(&self, of: AppId) -> Option<(String, String)> {
+        let book = self.book.load();
+        let app = book.doors.apps.iter().find(|app| app.id == of)?;
+        let tenant = book.doors.tenants.iter().find(|tenant| tenant.id == app.tenant)?;
+        Some((tenant.name.clone(), app.name.clone()))
     }
 
     /// Who asks, if they may.

@@ -25,11 +25,13 @@ use crate::trials::Trials;
 use crate::view::{View, Views};
 use arc_swap::ArcSwap;
 use http::{HeaderMap, HeaderValue};
-use modelless_decision::route::{Action, Event, NodeReport, Router};
+use modelless_decision::route::{Action, End, Event, NodeReport, Router};
 use modelless_drive::{Driver, Perform};
 use modelless_live::Member;
 use modelless_telemetry::{Metrics, NodeMetrics};
-use modelless_types::{Micros, NodeId, QueryKey, QueryNumber, Refusal, TaskId, TenantId, VariantId};
+use modelless_types::{
+    Micros, NodeId, Priority, QueryKey, QueryNumber, Refusal, TaskId, TenantId, VariantId,
+};
 use modelless_wire::{Connection, Demand, NodeLink, NodeStatus, QueryFrame, ToNode};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -518,8 +520,9 @@ impl Core {
         outcome: Outcome,
         report: NodeReport,
     ) {
+        let end = end(&outcome);
         match self.pending.told(key, node, over, outcome) {
-            Told::Ended => self.driver.feed(Event::Finished { key, node, report }, self),
+            Told::Ended => self.driver.feed(Event::Finished { key, node, report, end }, self),
             Told::Overtook => {
                 self.driver.feed(Event::Report { node, report }, self);
                 self.driver.feed(Event::Cancel { key }, self);
@@ -530,10 +533,21 @@ impl Core {
     }
 }
 
+/// What a node's word means for whoever shares devices' time.
+fn end(outcome: &Outcome) -> End {
+    match outcome {
+        Outcome::Answered(answer) => {
+            End::Answered { device: Micros(answer.run.0 / u64::from(answer.batch.max(1))) }
+        }
+        Outcome::Refused(why) => End::refused(why),
+        Outcome::BadInput(..) => End::Unknown,
+    }
+}
+
 impl Perform<Action> for Core {
     fn perform(&self, action: Action) {
         match action {
-            Action::Send { key, node, expected, waiting, first, returnable } => {
+            Action::Send { key, node, expected, waiting, first, returnable, reserved } => {
                 let now = self.driver.clock().now();
                 // The one that it is sent over, though another may take its place meanwhile.
                 let Some(to) = self.reach(node) else { return };
@@ -553,7 +567,7 @@ impl Perform<Action> for Core {
                     spent: now - query.arrived,
                     max_cost: query.max_cost,
                     prefer: query.prefer,
-                    priority: query.priority,
+                    priority: if reserved { Priority::RESERVED } else { query.priority },
                     best_effort: query.best_effort,
                     returnable,
                     decoded: query.bytes,

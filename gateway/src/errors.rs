@@ -154,6 +154,7 @@ impl From<StoreError> for ApiError {
             | StoreError::MachineMoved { .. }
             | StoreError::JobNotStarted { .. }
             | StoreError::StateChanged { .. } => Self::new(StatusCode::CONFLICT, "conflict", message),
+            StoreError::OverReserved { .. } => Self::new(StatusCode::CONFLICT, "over_reserved", message),
             StoreError::Full { .. } => Self::new(StatusCode::CONFLICT, "no_room", message),
             StoreError::InputDiffers { .. } => Self::new(StatusCode::CONFLICT, "input_differs", message),
             StoreError::InputsMissing { .. } => Self::new(StatusCode::CONFLICT, "inputs_missing", message),

@@ -2,10 +2,10 @@
 
 use crate::view::View;
 use modelless_decision::Coverage;
-use modelless_decision::route::Offer;
+use modelless_decision::route::{Offer, Standing};
 use modelless_store::{Machine, Store};
-use modelless_telemetry::{CoverageGauge, MachineGauge, NodeGauges, ReplicaGauge};
-use modelless_types::{Model, NodeId, TaskId, Variant};
+use modelless_telemetry::{CoverageGauge, MachineGauge, NodeGauges, ReplicaGauge, ShareGauge};
+use modelless_types::{AppId, Model, NodeId, TaskId, Variant};
 use modelless_wire::NodeStatus;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -28,6 +28,21 @@ fn coverage(view: &View, offer: &Offer) -> Option<CoverageGauge> {
     };
     let variant = if batches > 0 { view.catalog.variants.iter().find(its) } else { None }?;
     Some(CoverageGauge { task: of(view, offer.task), variant: variant.name.clone(), batches, above })
+}
+
+/// How applications stand with tasks of which not all can be answered in time.
+pub(crate) fn shares(
+    view: &View,
+    standings: &[(TaskId, AppId, Standing)],
+    named: impl Fn(AppId) -> Option<(String, String)>,
+) -> Vec<ShareGauge> {
+    let part = |ppm: u32| f64::from(ppm) / 1e6;
+    let gauge = |(task, app, standing): &(TaskId, AppId, Standing)| {
+        let (tenant, application) = named(*app)?;
+        let (used, share) = (part(standing.used_ppm), part(standing.share_ppm));
+        Some(ShareGauge { task: of(view, *task), tenant, application, used, share })
+    };
+    standings.iter().filter_map(gauge).collect()
 }
 
 /// `sent` is how many queries of this gateway are at a node.

@@ -1,6 +1,6 @@
 //! The gateway as a component: built, bound, run until drained.
 
-use crate::access::{Deeds, Gate, keep};
+use crate::access::{Deeds, Gate, keep, shares};
 use crate::admin::Admin;
 use crate::cache::Cache;
 use crate::config::Config;
@@ -115,7 +115,7 @@ impl Service {
         };
         let catalog = Arc::new(store.catalog().await?);
         let doors = store.access().doors().await?; // never older than the catalogue
-        let grants = doors.grants.clone();
+        let (grants, said) = (doors.grants.clone(), shares(&doors));
         let gate = Gate::new(doors, Arc::clone(&metrics));
         let driver = Driver::new(Router::new(config.waiting, seed).remembering(DECISIONS), clock, recorder);
         let nothing = Views::new(&catalog, &TasksOf::new(), &[], &[]);
@@ -130,7 +130,7 @@ impl Service {
         for (status, link) in nodes {
             core.add_node(status, link);
         }
-        let updater = Updater::new(Arc::clone(&core), Arc::clone(&store), (catalog, grants));
+        let updater = Updater::new(Arc::clone(&core), Arc::clone(&store), (catalog, grants, said));
         let (deeds, noted) = Deeds::new();
         let app = Arc::new(App {
             core: Arc::clone(&core),

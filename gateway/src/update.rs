@@ -4,13 +4,14 @@
 //! estimate that leaps; what only moves estimates a little is passed on about once a second, and what routing does not read makes no
 //! table at all. Making tables takes a tenth of a core at most. If the store does not answer, the last table stays.
 
+use crate::access::shares;
 use crate::core::{Core, Node};
 use crate::known::{Change, Known, moved};
 use crate::members::{self, Seen};
 use crate::table;
 use crate::view::{self, TasksOf, Views};
 use modelless_decision::Moments;
-use modelless_decision::route::{Event, Table};
+use modelless_decision::route::{Event, Said, Table};
 use modelless_store::{Catalog, Doors, Grant, Store};
 use modelless_types::TaskId;
 use std::collections::BTreeSet;
@@ -48,6 +49,8 @@ pub(crate) struct Updater {
     table: Table,
     shape: Table,
     fed: Instant,
+    /// What was said of who gets how much of devices' time.
+    shares: Vec<Said>,
     /// The store did not answer last time.
     outage: bool,
 }
@@ -56,7 +59,7 @@ impl Updater {
     pub(crate) fn new(
         core: Arc<Core>,
         store: Arc<dyn Store>,
-        (catalog, grants): (Arc<Catalog>, Vec<Grant>),
+        (catalog, grants, said): (Arc<Catalog>, Vec<Grant>, Vec<Said>),
     ) -> Self {
         let (table, shape) = (Table::default(), Table::default());
         let tasks = TasksOf::new();
@@ -73,8 +76,10 @@ impl Updater {
             table,
             shape,
             fed: Instant::now(),
+            shares: Vec::new(),
             outage: false,
         };
+        updater.share(said);
         updater.refresh(true, 0);
         updater
     }
@@ -149,6 +154,7 @@ impl Updater {
                 }
                 let Some((catalog, doors)) = catalog else { return false };
                 self.grants.clone_from(&doors.grants);
+                self.share(shares(&doors));
                 self.core.gate.set(doors);
                 self.catalog = Arc::new(catalog);
                 let tasks: BTreeSet<TaskId> = self.catalog.tasks.iter().map(|task| task.id).collect();
@@ -161,6 +167,14 @@ impl Updater {
                 }
                 false
             }
+        }
+    }
+
+    /// Weights and reserved shares of applications from now on, where they are others than before.
+    fn share(&mut self, shares: Vec<Said>) {
+        if self.shares != shares {
+            self.core.driver.feed(Event::Shares(shares.clone()), &*self.core);
+            self.shares = shares;
         }
     }
 

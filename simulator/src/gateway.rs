@@ -4,9 +4,11 @@ use crate::check::{Client, Left, ensure};
 use crate::node::{FromNode, ToNode};
 use crate::world::{Ev, World};
 use crate::{Error, scenario::Stream};
-use modelless_decision::route::{Action, Event, Limit, NodeIx, NodeReport, Router, Table};
+use modelless_decision::route::{Action, End, Event, Limit, NodeIx, NodeReport, Router, Table};
 use modelless_decision::{Machine, Query, Rank, admission};
-use modelless_types::{Accuracy, AppId, Micros, NodeId, QueryKey, Refusal, TenantId, Time, VariantId};
+use modelless_types::{
+    Accuracy, AppId, Micros, NodeId, Priority, QueryKey, Refusal, TenantId, Time, VariantId,
+};
 
 /// How long after its deadline a client that takes best effort still waits.
 const PATIENCE: Micros = Micros::from_secs(10);
@@ -132,7 +134,7 @@ impl World<'_> {
         let mut sent = Vec::new();
         while let Some(action) = self.gateways[at].router.poll_action() {
             match action {
-                Action::Send { key, node, waiting, first, returnable, .. } => {
+                Action::Send { key, node, waiting, first, returnable, reserved, .. } => {
                     let Some(query) = self.queries.get(key).copied() else { continue };
                     // What the way there and back takes is not the node's to spend.
                     let far = self.scenario.nodes[Self::position(node)].far;
@@ -140,7 +142,11 @@ impl World<'_> {
                     let way = Micros(2 * (link.one_way.0 + far.0 + link.jitter.0));
                     let left = |until: Time| (until - self.now).saturating_sub(way);
                     let frame = ToNode::Query {
-                        query: Query { returnable, ..query },
+                        query: Query {
+                            returnable,
+                            priority: if reserved { Priority::RESERVED } else { query.priority },
+                            ..query
+                        },
                         deadline_in: left(query.deadline),
                         expires_in: left(query.expires),
                         spent: self.now - query.arrived,
@@ -213,13 +219,14 @@ impl World<'_> {
         match frame {
             FromNode::Answer { key, variant } => {
                 self.client_answered(key, variant)?;
-                self.feed_router(at, Event::Finished { key, node, report })
+                self.feed_router(at, Event::Finished { key, node, report, end: End::Unknown })
             }
             FromNode::Refused { key, refusal } => {
                 if self.books.get(key).is_some_and(|c| c.gateway == at) {
                     self.client_refused(key, &refusal)?;
                 }
-                self.feed_router(at, Event::Finished { key, node, report })
+                let end = End::refused(&refusal);
+                self.feed_router(at, Event::Finished { key, node, report, end })
             }
             FromNode::HandedBack { key, why } => {
                 self.feed_router(at, Event::HandedBack { key, node, report, why })

@@ -83,6 +83,9 @@ fn ended(query: &Value) -> String {
             did(&decision["did"]),
             candidates(decision)
         );
+        if let Some(share) = decision["share"]["because"].as_str() {
+            let _ = write!(told, "\nnot all could be answered in time: {share}");
+        }
         if let Some(more) = decision["nodes_left_out"].as_u64().filter(|more| *more > 0) {
             let _ = write!(told, "\n{more} more nodes are not kept");
         }
@@ -214,7 +217,9 @@ mod tests {
         let candidate = json!({"variant": "a", "accuracy": 0.9, "latency_ms": 1.0, "finding": "chosen", "because": "it was taken"});
         let sent = json!({"after_ms": 2.5, "did": {"action": "sent", "node": "n", "predicted_ms": 4.0}, "nodes_left_out": 36,
             "candidates": [candidate]});
-        let waits = json!({"after_ms": 0.1, "did": {"action": "waits", "at_most_ms": 40.0}, "nodes_left_out": 0, "candidates": []});
+        let because = "its application used 41 % of the device time, its share is 25 %";
+        let waits = json!({"after_ms": 0.1, "did": {"action": "waits", "at_most_ms": 40.0}, "nodes_left_out": 0, "candidates": [],
+            "share": {"used": 0.41, "share": 0.25, "because": because}});
         let query = json!({
             "query": "00000000000000ab", "tenant": "team-a", "app": "shop", "at_unix_us": 60_000_000, "task": "t",
             "asked": {"accuracy": 0.9}, "outcome": "answered", "variant": "a", "node": "n", "batch": 2, "total_ms": 6.0,
@@ -228,6 +233,7 @@ mod tests {
             "a on n in 6.00 ms (expected 6.50), batch of 2: only one",
             "running the batch              1.000    1.250",
             "0.100 ms after it came: it waits here, 40.00 ms at most",
+            "not all could be answered in time: its application used 41 % of the device time, its share is 25 %",
             "2.500 ms after it came: sent to node n, expected within 4.00 ms",
             "it was taken",
             "36 more nodes are not kept",

@@ -61,6 +61,19 @@ pub enum Error {
         /// How many a task has.
         limit: usize,
     },
+    /// More of a task's devices would be reserved than there is.
+    #[error(
+        "{} of the devices' time of {} would be reserved with this, and all there is is 100 %; reserve less, or take \
+         away what another application has reserved",
+        percent(*ppm),
+        of_task(*task)
+    )]
+    OverReserved {
+        /// Of which; `None` is every task for which nothing nearer is said.
+        task: Option<TaskId>,
+        /// How much, in parts per million.
+        ppm: u64,
+    },
     /// What was given cannot be stored.
     #[error("this {what} cannot be stored: {why}")]
     Invalid {
@@ -335,6 +348,16 @@ impl Error {
     pub(crate) fn exists(what: &'static str, name: impl Into<String>) -> Self {
         Self::AlreadyExists { what, name: name.into() }
     }
+}
+
+/// Parts per million, to a tenth of a per cent, rounded up: what is over is never shown as all.
+fn percent(ppm: u64) -> String {
+    let tenths = ppm.div_ceil(1_000);
+    format!("{}.{} %", tenths / 10, tenths % 10)
+}
+
+fn of_task(task: Option<TaskId>) -> String {
+    task.map_or_else(|| "every task".to_owned(), |task| task.to_string())
 }
 
 /// What to do where a name is taken, as far as that is possible.

@@ -56,7 +56,7 @@ pub use machines::{
 pub use mem::MemStore;
 pub use modelless_types::PlanId;
 pub use opened::Opened;
-pub use policies::{POLICIES_MAX, Policy, PolicyBounds, PolicyGoals, PolicyOf};
+pub use policies::{POLICIES_MAX, Policy, PolicyBounds, PolicyGoals, PolicyOf, PolicyShare, WEIGHT_MAX};
 pub use records::{
     App, Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition,
     NewVariant, Node, NodeState, Plan, Registered, Replica, SavePlan, SetArtefact, Space, SpaceKind,

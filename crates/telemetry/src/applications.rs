@@ -6,6 +6,7 @@ use modelless_types::{CostPer1k, Micros};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use std::sync::atomic::AtomicU64;
 
@@ -16,6 +17,13 @@ type Sum = Counter<f64, AtomicU64>;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct OfApplication {
+    tenant: String,
+    application: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfTask {
+    task: String,
     tenant: String,
     application: String,
 }
@@ -35,6 +43,23 @@ pub(crate) struct Families {
     seconds: Family<OfApplication, Histogram, fn() -> Histogram>,
     device: Family<OfApplication, Sum>,
     cost: Family<OfApplication, Sum>,
+    used: Family<OfTask, Gauge<f64, AtomicU64>>,
+    share: Family<OfTask, Gauge<f64, AtomicU64>>,
+}
+
+/// How an application stands with a task of which not all can be answered in time.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ShareGauge {
+    /// The task.
+    pub task: String,
+    /// Whose application.
+    pub tenant: String,
+    /// Which.
+    pub application: String,
+    /// What it used lately of what the task got of devices, 0 to 1.
+    pub used: f64,
+    /// What it may count on, 0 to 1.
+    pub share: f64,
 }
 
 impl Default for Families {
@@ -46,6 +71,8 @@ impl Default for Families {
             seconds: Family::new_with_constructor(|| Histogram::new(TIMES)),
             device: Family::default(),
             cost: Family::default(),
+            used: Family::default(),
+            share: Family::default(),
         }
     }
 }
@@ -64,6 +91,24 @@ impl Families {
         let help = "Time of devices that answers took: that of each batch, shared by its queries";
         r.register_with_unit("application_device", help, Unit::Seconds, self.device.clone());
         r.register("application_cost_usd", "What answers cost in time of devices", self.cost.clone());
+        let help = "Of the devices' time that a task got lately what an application used, while not all are answered in time and applications share";
+        r.register("application_share_used", help, self.used.clone());
+        let help = "What an application may count on of it: what is reserved for it, or by weight among those who ask";
+        r.register("application_share", help, self.share.clone());
+    }
+
+    /// How applications stand, in place of what was said before. Applications without series of their own are left out.
+    pub(crate) fn set_shares(&self, shares: &[ShareGauge]) {
+        self.used.clear();
+        self.share.clear();
+        for ShareGauge { task, tenant, application, used, share } in shares.iter().take(MOST) {
+            if self.names.has_room(&format!("{tenant}\n{application}")) {
+                let (task, tenant, application) = (task.clone(), tenant.clone(), application.clone());
+                let labels = OfTask { task, tenant, application };
+                self.used.get_or_create(&labels).set(*used);
+                self.share.get_or_create(&labels).set(*share);
+            }
+        }
     }
 
     pub(crate) fn of(&self, tenant: &str, application: &str) -> AppMetrics {

@@ -1,6 +1,6 @@
 //! What is written about metrics elsewhere names those that there are: `docs/telemetry.md` all of them, the board only such.
 
-use crate::{CoverageGauge, MachineGauge, Metrics, NodeGauges, ReplicaGauge, TrialGauge};
+use crate::{CoverageGauge, MachineGauge, Metrics, NodeGauges, ReplicaGauge, ShareGauge, Told, TrialGauge};
 use modelless_types::Micros;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -37,8 +37,12 @@ fn names() -> (BTreeSet<String>, BTreeSet<String>) {
         ..NodeGauges::default()
     }];
     let machine = MachineGauge { pool: "p".to_owned(), state: "joined", usd_per_hour: 0.1 };
-    let trial = TrialGauge { task: "t".to_owned(), trial: "1".to_owned(), arm: "candidate", outcomes: vec![("late", 1)] };
-    let text = metrics.told(&nodes, Some(&[machine]), &[trial]);
+    let (trial, arm, outcomes) = ("1".to_owned(), "candidate", vec![("late", 1)]);
+    let trial = TrialGauge { task: "t".to_owned(), trial, arm, outcomes };
+    let [task, tenant, application] = ["t", "a", "b"].map(str::to_owned);
+    let share = ShareGauge { task, tenant, application, used: 0.4, share: 0.25 };
+    let told = Told { nodes: &nodes, machines: Some(&[machine]), trials: &[trial], shares: &[share] };
+    let text = metrics.told(&told);
     let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let base = kinds.map(|line| line.split(' ').next().unwrap().to_owned()).collect();
     let lines = text.lines().filter(|line| !line.starts_with('#'));

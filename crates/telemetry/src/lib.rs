@@ -21,11 +21,11 @@ mod triton;
 #[cfg(test)]
 mod documented;
 
-pub use applications::AppMetrics;
+pub use applications::{AppMetrics, ShareGauge};
 pub use bounded::OTHERS;
 pub use cache::{SharedCache, TaskCache};
 pub use goals::{GoalMetrics, Got, Wanted};
-pub use metrics::{CONTENT_TYPE, Metrics, Ran, TaskMetrics, VariantMetrics};
+pub use metrics::{CONTENT_TYPE, Metrics, Ran, TaskMetrics, Told, VariantMetrics};
 pub use nodes::{CoverageGauge, NodeGauges, NodeMetrics, ReplicaGauge};
 pub use rented::{MachineGauge, TrialGauge};
 pub use traces::TraceMetrics;

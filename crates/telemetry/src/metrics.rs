@@ -4,7 +4,7 @@
 //! reasons, each with a bound on its values. Never a query, a client or a text that a client chose. `docs/telemetry.md` lists all, and a
 //! test compares.
 
-use crate::applications::{self, AppMetrics};
+use crate::applications::{self, AppMetrics, ShareGauge};
 use crate::bounded::{Names, OTHERS};
 use crate::cache::{self, SharedCache, TaskCache};
 use crate::goals::{self, GoalMetrics};
@@ -117,6 +117,19 @@ pub struct Metrics {
     triton: Triton,
     /// Held by who is being told: what nodes make known is filled in anew for each.
     telling: Mutex<()>,
+}
+
+/// What is as it is now, in place of what was told before, for [`Metrics::told`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Told<'a> {
+    /// All nodes.
+    pub nodes: &'a [NodeGauges],
+    /// Rented machines that have not ended; nothing where it is not known how they stand.
+    pub machines: Option<&'a [MachineGauge]>,
+    /// Both sides of each trial that runs.
+    pub trials: &'a [TrialGauge],
+    /// Applications of tasks of which not all can be answered in time.
+    pub shares: &'a [ShareGauge],
 }
 
 impl Default for Metrics {
@@ -294,16 +307,12 @@ impl Metrics {
         (task.to_owned(), variant.to_owned())
     }
 
-    /// All of it as text, with the state of all nodes, rented machines (nothing where it is not known) and trials as it is now.
-    pub fn told(
-        &self,
-        nodes: &[NodeGauges],
-        machines: Option<&[MachineGauge]>,
-        trials: &[TrialGauge],
-    ) -> String {
+    /// All of it as text, with the state of everything else as it is now.
+    pub fn told(&self, now: &Told<'_>) -> String {
         let _alone = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
-        self.set_nodes(nodes);
-        self.rented.set(machines, trials);
+        self.set_nodes(now.nodes);
+        self.rented.set(now.machines, now.trials);
+        self.applications.set_shares(now.shares);
         self.encode()
     }
 

@@ -1,6 +1,5 @@
 //! Machines that are rented, and versions on trial: written anew whenever somebody asks, so that what is over leaves no series behind.
 
-use crate::metrics::signed;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -88,7 +87,7 @@ pub struct TrialGauge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Metrics;
+    use crate::{Metrics, Told};
 
     #[test]
     fn what_is_over_is_gone_and_prices_of_a_pool_are_added_up() {
@@ -101,7 +100,8 @@ mod tests {
             arm: "candidate",
             outcomes: vec![("answered", 7)],
         };
-        let text = metrics.told(&[], Some(&[machine("joined"), machine("joined"), machine("starting")]), &[trial]);
+        let machines = [machine("joined"), machine("joined"), machine("starting")];
+        let text = metrics.told(&Told { machines: Some(&machines), trials: &[trial], ..Told::default() });
         for line in [
             "modelless_machines{pool=\"p\",state=\"joined\"} 2",
             "modelless_machines{pool=\"p\",state=\"starting\"} 1",
@@ -110,7 +110,7 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in {text}");
         }
-        let text = metrics.told(&[], None, &[]);
+        let text = metrics.told(&Told::default());
         assert!(!text.contains("modelless_machines{") && !text.contains("modelless_trial_queries_total{"), "{text}");
     }
 }

@@ -64,6 +64,9 @@ impl Priority {
     pub const DEFAULT_LEVEL: u8 = 5;
     /// The lowest level there is.
     pub const LOWEST: u8 = 9;
+    /// Above all levels that can be asked for: what is within the share of devices' time that is reserved for its application, while not
+    /// all can be answered in time.
+    pub const RESERVED: Self = Self(0);
     /// Below all levels that can be asked for: what has it is worked on only while nothing else waits. For inputs of offline jobs.
     pub const SPARE: Self = Self(Self::LOWEST + 1);
 
@@ -79,13 +82,13 @@ impl Priority {
     /// From [`Priority::level`].
     pub const fn from_level(level: u8) -> Option<Self> {
         match level {
-            1..=Self::LOWEST => Some(Self(level)),
+            0..=Self::LOWEST => Some(Self(level)),
             _ if level == Self::SPARE.0 => Some(Self::SPARE),
             _ => None,
         }
     }
 
-    /// 1 (highest) to 9 (lowest), or that of [`Priority::SPARE`].
+    /// 1 (highest) to 9 (lowest), or that of [`Priority::RESERVED`] or [`Priority::SPARE`].
     pub const fn level(self) -> u8 {
         self.0
     }
@@ -157,7 +160,12 @@ mod tests {
         assert_eq!(Priority::new(0), Some(Priority::default()));
         assert_eq!(Priority::new(10), None, "nobody can ask for spare time only by a number");
         assert_eq!(Priority::from_level(Priority::SPARE.level()), Some(Priority::SPARE));
-        assert_eq!((Priority::from_level(0), Priority::from_level(11)), (None, None));
+        assert_eq!(Priority::from_level(0), Some(Priority::RESERVED), "between machines 0 is no default");
+        assert!(
+            Priority::RESERVED.level() < Priority::new(1).map_or(0, Priority::level),
+            "nobody can ask for it"
+        );
+        assert_eq!(Priority::from_level(11), None);
         assert_eq!(Priority::SPARE.weight(), 0);
         assert!(Priority::new(1).map(Priority::weight) > Priority::new(2).map(Priority::weight));
     }

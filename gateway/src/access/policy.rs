@@ -8,7 +8,8 @@ use crate::errors::ApiError;
 use crate::goals::Given;
 use crate::view::TaskView;
 use http::StatusCode;
-use modelless_store::{Doors, Owner, Policy};
+use modelless_decision::route::Said;
+use modelless_store::{Doors, Owner, Policy, PolicyShare};
 use modelless_types::{Accuracy, AppId, Fallback, Goals, ModelId, TaskId, TenantId};
 
 /// Where a goal comes from.
@@ -63,6 +64,17 @@ fn model_of(task: &TaskView, goals: &Goals) -> Option<ModelId> {
     goals.model.or_else(of_variant)
 }
 
+/// What policies say of who gets how much of devices' time, for the router.
+pub(crate) fn shares(doors: &Doors) -> Vec<Said> {
+    let said = doors.policies.iter().filter_map(|(of, policy)| {
+        let (Owner::App(app), PolicyShare { weight, reserve }) = (of.owner, policy.share) else {
+            return None;
+        };
+        (weight.is_some() || reserve.is_some()).then_some(Said { task: of.task, app, weight, reserve })
+    });
+    said.collect()
+}
+
 /// Those that hold for an application, the nearest first.
 #[derive(Debug, Default)]
 pub(crate) struct Policies(Vec<Rule>);
@@ -70,7 +82,12 @@ pub(crate) struct Policies(Vec<Rule>);
 impl Policies {
     pub(super) fn of(doors: &Doors, (tenant, app): (TenantId, AppId)) -> Self {
         let its = |owner: Owner, from: Origin| {
-            let own = doors.policies.iter().filter(move |(of, _)| of.owner == owner);
+            // What it gets of devices is the router's.
+            let applies = |policy: &Policy| {
+                let share = PolicyShare::default();
+                !Policy { share, ..policy.clone() }.is_empty()
+            };
+            let own = doors.policies.iter().filter(move |(of, policy)| of.owner == owner && applies(policy));
             own.map(move |(of, policy)| Rule {
                 from,
                 task: of.task,

@@ -3,6 +3,7 @@
 use super::{Doc, path, query_parameter};
 use crate::goals::{COST_MAX_USD, LATENCY_MAX_MS, NAME_MAX};
 use crate::routes::{AUDIT_SHOWN, AUDIT_SHOWN_MAX, EXPIRY_MAX_S, OVERLAP_MAX_S, OVERLAP_S};
+use modelless_store::WEIGHT_MAX;
 use modelless_types::Priority;
 use serde_json::{Value, json};
 
@@ -223,6 +224,8 @@ fn policy() -> Value {
         }},
         "model": {"type": ["string", "null"], "minLength": 1, "maxLength": NAME_MAX, "description": "Only this model answers: a name, or NAME@VERSION. Needs a task."},
         "variant": {"type": ["string", "null"], "minLength": 1, "maxLength": NAME_MAX, "description": "Only this variant. Needs a task."},
+        "weight": {"type": ["integer", "null"], "minimum": 1, "maximum": WEIGHT_MAX, "description": "How much of a task's devices an application gets beside others where not all can be answered in time. Others have 1. Only the operator says it, and of an application."},
+        "reserve": {"type": ["number", "null"], "minimum": 0.01, "maximum": 1, "description": "What part of a task's devices is its own whatever others ask; what it leaves they have. Those of all applications are at most 1 together. Only the operator says it, and of an application."},
         "tenant": {"type": ["string", "null"]}, "app": {"type": ["string", "null"]}, "task": {"type": ["string", "null"]},
     })
 }

@@ -166,8 +166,14 @@ pub(crate) fn recall() -> Doc {
         "action": {"type": "string", "enum": ["sent", "waits", "refused"]}, "node": {"type": ["string", "null"]},
         "predicted_ms": number(), "at_most_ms": number(), "reason": {"type": "string"},
     }});
+    let part =
+        |what: &str| json!({"type": ["number", "null"], "minimum": 0, "maximum": 1, "description": what});
+    let share = json!({"type": "object", "required": ["used", "share", "because"], "description": "How its application stood, where the task's applications share and not all could be answered in time.", "properties": {
+        "used": part("Of the devices' time that the task got lately."), "share": part("What it may count on: what is reserved for it, or by weight among those who ask, whichever is more."),
+        "weight": {"type": "integer"}, "reserve": part("What is reserved for it."), "within_reserve": {"type": "boolean"}, "because": {"type": "string"},
+    }});
     let decision = json!({"allOf": [reference("Explanation"), {"type": "object", "properties": {
-        "after_ms": number(), "did": did, "nodes_left_out": {"type": "integer", "minimum": 0},
+        "after_ms": number(), "did": did, "nodes_left_out": {"type": "integer", "minimum": 0}, "share": share,
     }}]});
     let schema = json!({"type": "object", "required": ["query", "asked", "outcome", "stages", "decisions"], "properties": {
         "query": {"type": "string"}, "at_unix_us": {"type": "integer"}, "task": {"type": ["string", "null"]}, "tenant": {"type": "string"},

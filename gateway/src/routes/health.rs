@@ -2,11 +2,12 @@
 
 use super::{Answer, FromApp};
 use crate::errors::{json_response, raw_json};
-use crate::gauges::{gauges, machines};
+use crate::gauges::{gauges, machines, shares};
 use axum::extract::State;
 use axum::response::Response;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
+use modelless_telemetry::Told;
 use serde_json::json;
 
 /// It answers, so it lives: draining or not.
@@ -25,13 +26,18 @@ pub(super) async fn ready(State(app): FromApp) -> Response {
 }
 
 pub(super) async fn metrics(State(app): FromApp) -> Response {
-    let (waiting, open) = app.core.driver.look(|router, _| (router.waiting(), router.open()));
+    let looked = app.core.driver.look(|router, now| (router.waiting(), router.open(), router.standings(now)));
+    let (waiting, open, standings) = looked;
     app.core.metrics.set_open(u64::from(waiting), open as u64);
     let machines = machines(&*app.store).await;
     let view = app.core.view();
-    let (nodes, trials) = (gauges(&view, |node| app.core.pending.at(node)), app.core.trials.gauges(&view));
-    let told = app.core.metrics.told(&nodes, machines.as_deref(), &trials);
-    let mut response = Response::new(axum::body::Body::from(told));
+    let now = Told {
+        nodes: &gauges(&view, |node| app.core.pending.at(node)),
+        machines: machines.as_deref(),
+        trials: &app.core.trials.gauges(&view),
+        shares: &shares(&view, &standings, |of| app.core.gate.app_names(of)),
+    };
+    let mut response = Response::new(axum::body::Body::from(app.core.metrics.told(&now)));
     let media = HeaderValue::from_static(modelless_telemetry::CONTENT_TYPE);
     response.headers_mut().insert(CONTENT_TYPE, media);
     response

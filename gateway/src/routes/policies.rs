@@ -10,8 +10,8 @@ use crate::suggest::{excerpt, noted, suggest};
 use crate::view::{View, metered};
 use axum::extract::{Request, State};
 use http::StatusCode;
-use modelless_store::{Doors, Owner, Policy, PolicyBounds, PolicyGoals, PolicyOf, Tenant};
-use modelless_types::{Accuracy, AppId, CostPer1k, Micros};
+use modelless_store::{Doors, Owner, Policy, PolicyBounds, PolicyGoals, PolicyOf, PolicyShare, Tenant};
+use modelless_types::{Accuracy, AppId, CostPer1k, Micros, Share};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -38,6 +38,12 @@ struct Wanted {
     model: Option<String>,
     #[serde(default)]
     variant: Option<String>,
+    /// So much of devices' time beside other applications, where not all can be answered in time.
+    #[serde(default)]
+    weight: Option<u32>,
+    /// So much of it whatever others ask, 0 to 1.
+    #[serde(default)]
+    reserve: Option<f64>,
 }
 
 impl Wanted {
@@ -48,7 +54,8 @@ impl Wanted {
         let Given { accuracy, max_cost, .. } =
             given(self.bounds.as_deref(), "bounds", &["accuracy", "max_cost"])?;
         let bounds = PolicyBounds { accuracy, max_cost };
-        Ok(Policy { goals, bounds, model: self.model.clone(), variant: self.variant.clone() })
+        let share = PolicyShare { weight: self.weight, reserve: self.reserve.map(reserved).transpose()? };
+        Ok(Policy { goals, bounds, model: self.model.clone(), variant: self.variant.clone(), share })
     }
 
     /// What is asked for, for whoever reads of it later.
@@ -59,6 +66,15 @@ impl Wanted {
         let said = if policy.is_empty() { "no policy".to_owned() } else { shown_policy(policy).to_string() };
         format!("tenant {tenant}{app}{task}: {said}")
     }
+}
+
+fn reserved(part: f64) -> Result<Share, ApiError> {
+    // Its shortest decimal form is what was written.
+    let share = Accuracy::floor_from_f64(part).and_then(|part| Share::from_ppm(part.ppm()));
+    share.ok_or_else(|| {
+        let message = format!("reserve is {part}; expected a part of all, from 0.01 to 1");
+        ApiError::malformed(message)
+    })
 }
 
 /// Of all goals those that make sense here.
@@ -87,7 +103,7 @@ fn given(text: Option<&RawValue>, what: &str, taken: &[&str]) -> Result<Given, A
 }
 
 fn shown_policy(policy: &Policy) -> Value {
-    let Policy { goals, bounds, model, variant } = policy;
+    let Policy { goals, bounds, model, variant, share } = policy;
     let mut shown = json!({});
     let mut say = |part: &str, name: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -104,6 +120,12 @@ fn shown_policy(policy: &Policy) -> Value {
         if let Some(value) = value {
             shown[name] = json!(value);
         }
+    }
+    if let Some(weight) = share.weight {
+        shown["weight"] = json!(weight);
+    }
+    if let Some(reserve) = share.reserve {
+        shown["reserve"] = json!(reserve.as_f64());
     }
     shown
 }
@@ -152,7 +174,7 @@ pub(super) async fn list(State(app): FromApp, caller: Caller) -> Answer {
 pub(super) async fn set(State(app): FromApp, caller: Caller, detail: Detail, request: Request) -> Answer {
     let (head, body) = request.into_parts();
     let wanted: Wanted = body::read_json(&app.core, &head, body).await?;
-    let policy = wanted.policy()?;
+    let mut policy = wanted.policy()?;
     detail.say(wanted.words(&caller, &policy));
     let access = app.store.access();
     let doors = access.doors().await?;
@@ -174,6 +196,15 @@ pub(super) async fn set(State(app): FromApp, caller: Caller, detail: Detail, req
         None => Owner::Tenant(tenant.id),
     };
     let of = PolicyOf { owner, task: task.map(|task| task.task.id) };
+    let share = doors.policies.get(&of).map(|known| known.share).unwrap_or_default();
+    if !caller.is_operator() {
+        // What one application gets others do not, those of other tenants among them.
+        if policy.share != PolicyShare::default() && policy.share != share {
+            let message = "weights and reserved shares are said by the operator: what one application gets others do not";
+            return Err(ApiError::new(StatusCode::FORBIDDEN, "missing_scope", message));
+        }
+        policy.share = share;
+    }
     access.set_policy(of, policy.clone()).await?;
     tracing::info!(tenant = tenant.name, ?of, by = ?caller.key, "a policy was set");
     app.catalog_changed().await;

@@ -15,10 +15,10 @@ use crate::view::View;
 use axum::extract::State;
 use http::StatusCode;
 use modelless_decision::explain::recall;
-use modelless_decision::route::{Did, Seen};
+use modelless_decision::route::{Did, Seen, Standing};
 use modelless_live::Role;
 use modelless_store::UnixMicros;
-use modelless_types::{Goals, Micros, QueryNumber};
+use modelless_types::{Goals, Micros, QueryNumber, Share};
 use serde_json::{Value, json};
 use std::time::SystemTime;
 
@@ -119,6 +119,9 @@ fn told(core: &Core, caller: &Caller, kept: &Decision) -> Value {
         shown["after_ms"] = json!((decision.at - kept.arrived).as_millis_f64());
         shown["did"] = did(&seen, decision);
         shown["nodes_left_out"] = json!(decision.left_out);
+        if let Some(standing) = &decision.standing {
+            shown["share"] = share(standing);
+        }
         shown
     });
     told["decisions"] = decisions.collect();
@@ -157,6 +160,23 @@ fn stages(kept: &Decision) -> Value {
         stage("reading, and the way", None, rest),
         stage("all of it", Some(*predicted), *total),
     ])
+}
+
+/// What its application used of what the task got of devices, where not all could be answered in time.
+fn share(standing: &Standing) -> Value {
+    let Standing { used_ppm, share_ppm, weight, reserve, within } = standing;
+    let part = |ppm: u32| f64::from(ppm) / 1e6;
+    let percent = |ppm: u32| format!("{:.0} %", f64::from(ppm) / 1e4);
+    let because = format!(
+        "its application used {} of the device time, its share is {}{}",
+        percent(*used_ppm),
+        percent(*share_ppm),
+        if *within { ": it goes before those who are beyond theirs" } else { "" }
+    );
+    json!({
+        "used": part(*used_ppm), "share": part(*share_ppm), "weight": weight,
+        "reserve": reserve.map(Share::as_f64), "within_reserve": within, "because": because,
+    })
 }
 
 fn did(view: &View, seen: &Seen) -> Value {

@@ -22,6 +22,7 @@ mod quotas;
 mod recall;
 mod regions;
 mod routes;
+mod shares;
 mod sockets;
 mod spread;
 mod statistics;

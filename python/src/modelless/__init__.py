@@ -10,6 +10,7 @@
 from ._answers import Answer, AnswerKind, Decision, Label, Tensor
 from ._async_client import AsyncClient
 from ._client import Client
+from ._ended import Decided, EndedQuery, Stage
 from ._errors import (
     BadRequest,
     Conflict,
@@ -31,6 +32,7 @@ from ._errors import (
 from ._goals import Goals
 from ._job import Job, JobEstimate, JobOutput, JobResults
 from ._jobs import JobNotSent
+from ._policies import Policy
 from ._register import NotMeasured
 from ._register import Options as RegisterOptions
 from ._retry import Retries
@@ -45,8 +47,10 @@ __all__ = [
     "Candidate",
     "Client",
     "Conflict",
+    "Decided",
     "Decision",
     "DefaultVersion",
+    "EndedQuery",
     "Explanation",
     "Goals",
     "GoalsUnreachable",
@@ -66,11 +70,13 @@ __all__ = [
     "NotFound",
     "NotMeasured",
     "Overloaded",
+    "Policy",
     "Refused",
     "RegisterOptions",
     "Registered",
     "Retries",
     "ServerFailed",
+    "Stage",
     "Task",
     "Tensor",
     "Timeout",

@@ -9,14 +9,16 @@ from typing import Iterator
 
 import httpx
 
-from . import _catalog, _jobs
+from . import _catalog, _jobs, _policies
 from ._answers import Answer
 from ._core import How
 from ._drive import SyncDriver
+from ._ended import EndedQuery, ended
 from ._goals import Goals, GoalsGiven
 from ._inputs import Input
 from ._job import Job, JobEstimate, JobOutput, JobResults
 from ._jobs import Deadline, Which
+from ._policies import Policy
 from ._progress import Progress
 from ._register import Options, Wanted, register, who
 from ._retry import Retries
@@ -63,6 +65,8 @@ class Client:
         self.models = Models(self)
         #: Offline jobs: submitted, waited for, read.
         self.jobs = Jobs(self)
+        #: Policies: listed, set, deleted.
+        self.policies = Policies(self)
 
     @overload
     def query(
@@ -118,6 +122,11 @@ class Client:
     def explain(self, task: str, **goals: Unpack[GoalsGiven]) -> Explanation:
         """What would be decided for a query with these goals that came now, with every candidate. Nothing is run."""
         return self._driver.run(_catalog.explain(self._core, task, Goals.of(goals)))
+
+    def explain_query(self, of: Union[Answer, str]) -> EndedQuery:
+        """What became of a query that has ended, and why: each decision on it as the gateway saw it then. `of` is the answer, its
+        `query_id`, or the number that an answer or a refusal tells (`modelless-query`). A gateway keeps the last 1,024."""
+        return self._driver.run(ended(self._core, of))
 
     def feedback(
         self, of: Union[Answer, str], *, label: Optional[str] = None, correct: Optional[bool] = None
@@ -239,6 +248,46 @@ class Models:
         """
         wanted = Wanted.of(source, options)
         return self._client._driver.run(register(self._client._core, wanted))
+
+
+class Policies:
+    """`client.policies`."""
+
+    def __init__(self, client: Client):
+        self._client = client
+
+    def list(self) -> List[Policy]:
+        """What was said of your tenant and its applications; for the operator of all."""
+        return self._client._driver.run(_policies.policies(self._client._core))
+
+    def set(
+        self,
+        app: Optional[str] = None,
+        *,
+        tenant: Optional[str] = None,
+        task: Optional[str] = None,
+        goals: Optional[Mapping[str, Any]] = None,
+        bounds: Optional[Mapping[str, Any]] = None,
+        model: Optional[str] = None,
+        variant: Optional[str] = None,
+        weight: Optional[int] = None,
+        reserve: Optional[float] = None,
+    ) -> Policy:
+        """Says all that holds from now on for the queries of an application, or of a tenant with all of them, to a task or to all.
+
+        `goals` hold where a query gives none, `bounds` (`accuracy`, `max_cost`) whatever it gives; only `model`, or `variant`, answers.
+        Where more is asked than can be answered in time, `reserve` (0 to 1) of the task's devices is the application's own, and
+        beside others it gets by `weight`; only the operator says these two.
+        """
+        more = {"model": model, "variant": variant, "weight": weight, "reserve": reserve}
+        asked = _policies.set_policy(self._client._core, (tenant, app, task), goals, bounds, more)
+        return self._client._driver.run(asked)
+
+    def delete(
+        self, app: Optional[str] = None, *, tenant: Optional[str] = None, task: Optional[str] = None
+    ) -> None:
+        """Takes away what was said for exactly these."""
+        self._client._driver.run(_policies.delete_policy(self._client._core, (tenant, app, task)))
 
 
 class Jobs:

@@ -210,6 +210,10 @@ fn policies_hold_for_what_queries_do_not_say_and_bound_what_they_do(database: Da
     ensure!(demo.answer("boot.png", "?accuracy=0.5")?.accuracy >= 0.92, "no query goes below that");
     let listed = policy(&["list"])?;
     ensure!(listed.contains("accuracy >= 0.9200, prefer cost") && listed.contains("at least"), "{listed}");
+    policy(&["set", "default/default", "--weight", "3", "--reserve", "12.5%"])?;
+    let shown = policy(&["show", "default/default", "--task", "fashion"])?;
+    ensure!(shown.contains("weight 3, 12.5 % reserved") && shown.contains("prefer cost"), "{shown}");
+    ensure!(demo.answer("boot.png", "")?.accuracy >= 0.92, "answered as before where nothing is short");
     policy(&["set", "default", "--none"])?;
     policy(&["set", "default/default", "--task", "fashion", "--model", "mlp_s"])?;
     ensure!(demo.answer("boot.png", "")?.model == "mlp_s", "what is pinned answers");

@@ -9,13 +9,15 @@ mod load;
 mod pick;
 mod router;
 mod share;
+mod sharing;
 mod snapshot;
 
 pub use candidates::{Candidates, Cold, Option_, RowNode};
 pub use load::{Limit, LoadView, Made, NodeReport};
 pub(crate) use pick::mix;
 pub use pick::{Choice, Verdict, pick, pick_elsewhere};
-pub use router::{Action, Did, Event, Limits, Router, Seen};
+pub use router::{Action, Did, End, Event, Limits, Router, Seen};
 pub use share::{Asker, IDLE_AFTER, SHARE_BEAT, share};
+pub use sharing::{Said, Standing};
 pub(crate) use snapshot::Best;
 pub use snapshot::{NodeInfo, NodeIx, Offer, Ready, Snapshot, Table, TaskInfo, VariantInfo};

@@ -8,10 +8,12 @@ mod back;
 mod lines;
 mod loss;
 mod memory;
+mod room;
 mod tables;
 
 use super::load::{LoadView, NodeReport};
 use super::pick::{SPARE_AT_A_NODE, Verdict, pick};
+use super::sharing::{Charged, Said, Sharing};
 use super::snapshot::{NodeIx, Snapshot, Table};
 use crate::explain::{Explanation, explain};
 use crate::machine::{Machine, Rank, Ranked, Wake};
@@ -21,10 +23,10 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use back::Returned;
-use lines::{Freed, Lines};
+use lines::{Freed, Lines, Place};
 use memory::Memory;
 pub use memory::{Did, Seen};
-use modelless_types::{Bytes, ClassId, Goals, Micros, NodeId, Priority, QueryKey, Refusal, TaskId, Time};
+use modelless_types::{Bytes, ClassId, Goals, Micros, NodeId, QueryKey, Refusal, TaskId, Time};
 use serde::{Deserialize, Serialize};
 
 /// Bounds on what waits.
@@ -64,6 +66,9 @@ pub enum Event {
         node: NodeId,
         /// The node's load.
         report: NodeReport,
+        /// What it came to there.
+        #[serde(default, skip_serializing_if = "End::is_unknown")]
+        end: End,
     },
     /// A node gives back a query that it has not started.
     HandedBack {
@@ -96,6 +101,36 @@ pub enum Event {
     },
     /// Tasks, variants or nodes changed.
     Table(Table),
+    /// Weights and reserved shares of applications, in place of all that was said before.
+    Shares(Vec<Said>),
+}
+
+/// What a query came to at its node, as far as whoever shares devices' time has to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum End {
+    /// Anything else, or nobody told.
+    #[default]
+    Unknown,
+    /// It was answered.
+    Answered {
+        /// Its part of its batch.
+        device: Micros,
+    },
+    /// There was no time or no room for it.
+    Short,
+}
+
+impl End {
+    /// Of a query that its node refused.
+    pub fn refused(why: &Refusal) -> Self {
+        let short =
+            matches!(why, Refusal::TooLate { .. } | Refusal::QueueFull { .. } | Refusal::BytesFull { .. });
+        if short { Self::Short } else { Self::Unknown }
+    }
+
+    fn is_unknown(&self) -> bool {
+        *self == Self::Unknown
+    }
 }
 
 impl Ranked for Event {
@@ -104,7 +139,7 @@ impl Ranked for Event {
             Self::Finished { .. } | Self::HandedBack { .. } | Self::Report { .. } | Self::NodeDown { .. } => {
                 Rank::Completion
             }
-            Self::Arrive(_) | Self::Cancel { .. } | Self::Table(_) => Rank::Arrival,
+            Self::Arrive(_) | Self::Cancel { .. } | Self::Table(_) | Self::Shares(_) => Rank::Arrival,
         }
     }
 }
@@ -127,6 +162,9 @@ pub enum Action {
         /// Whether the node may give it back: another could answer it, and none has given it back yet.
         #[serde(default, skip_serializing_if = "core::ops::Not::not")]
         returnable: bool,
+        /// It is within what is reserved for its application while not all can be answered in time: it goes before all priorities there.
+        #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+        reserved: bool,
     },
     /// Tell the client no.
     Refuse {
@@ -162,10 +200,10 @@ pub enum Action {
 
 #[derive(Clone, Copy, Debug)]
 enum Where {
-    /// `not` is the node that may not get it, since it gave it back.
-    Waiting { class: ClassId, until: Time, not: Option<NodeId> },
-    /// `guard` is when the node has kept it past its time; whether it may give it back.
-    Sent { node: NodeIx, guard: Time, returnable: bool },
+    /// In which line, until when, and at which level it may be displaced.
+    Waiting { class: ClassId, until: Time, place: Place, level: u8 },
+    /// `guard` is when the node has kept it past its time; whether it may give it back; what it was charged.
+    Sent { node: NodeIx, guard: Time, returnable: bool, charged: Option<Charged> },
 }
 
 #[derive(Clone, Debug)]
@@ -194,6 +232,8 @@ pub struct Router {
     returned: BTreeMap<QueryKey, Returned>,
     waiting: u32,
     waiting_bytes: Bytes,
+    /// What applications have used, and whose turn it is, while there is not enough for all.
+    sharing: Sharing,
     actions: VecDeque<Action>,
     /// What it saw when it decided lately.
     memory: Memory,
@@ -215,6 +255,7 @@ impl Router {
             returned: BTreeMap::new(),
             waiting: 0,
             waiting_bytes: Bytes(0),
+            sharing: Sharing::default(),
             actions: VecDeque::new(),
             memory: Memory::default(),
         }
@@ -340,13 +381,23 @@ impl Router {
         self.timers.insert((guard, query.key));
         let key = query.key;
         let returnable = self.returnable(now, class, &query, node);
-        self.open.insert(key, Open { query, at: Where::Sent { node, guard, returnable } });
+        let charged = self.sharing.sent(now, &query, work.mean());
+        let reserved = charged.is_some_and(|charged| charged.within);
+        self.open.insert(key, Open { query, at: Where::Sent { node, guard, returnable, charged } });
         let (waiting, first) = self.lines.of_class(class);
         // All who could serve them hear of them, and each is to count on its part.
         let entries = self.snapshot.candidates(class).map_or(&[][..], |candidates| &candidates.nodes);
         let nodes = entries.iter().filter(|entry| self.load.trusted(now, entry.node)).count();
         let waiting = waiting.div_ceil(u32::try_from(nodes).unwrap_or(u32::MAX).max(1));
-        self.actions.push_back(Action::Send { key, node: id, expected, waiting, first, returnable });
+        self.actions.push_back(Action::Send {
+            key,
+            node: id,
+            expected,
+            waiting,
+            first,
+            returnable,
+            reserved,
+        });
     }
 
     fn wait(&mut self, now: Time, class: ClassId, query: Query, until: Time) {
@@ -354,35 +405,19 @@ impl Router {
             // Nodes have as many as they take, and whoever has more waits himself: here they would be counted as demand.
             return self.refuse_seen(now, class, &query, Refusal::QueueFull { limit: SPARE_AT_A_NODE });
         }
-        if self.waiting >= self.limits.waiting && !self.displace(query.priority) {
-            let limit = self.limits.waiting;
-            return self.refuse_seen(now, class, &query, Refusal::QueueFull { limit });
-        }
-        if self.waiting_bytes + query.bytes > self.limits.waiting_bytes && self.waiting > 0 {
-            let limit = self.limits.waiting_bytes;
-            return self.refuse_seen(now, class, &query, Refusal::BytesFull { limit });
+        let party = self.sharing.party(now, &query);
+        let level = self.level(&query, party);
+        if let Err(refusal) = self.make_room(now, &query, party, level) {
+            return self.refuse_seen(now, class, &query, refusal);
         }
         let until = until.max(now);
         self.remember(now, class, &query, Did::Waits { until });
         self.waiting += 1;
         self.waiting_bytes = self.waiting_bytes + query.bytes;
-        let not = self.stands_in_line(class, &query);
-        self.ranks.insert((query.priority.level(), query.deadline, query.key));
+        let place = self.stands_in_line(class, &query, party);
+        self.ranks.insert((level, query.deadline, query.key));
         self.timers.insert((until, query.key));
-        self.open.insert(query.key, Open { query, at: Where::Waiting { class, until, not } });
-    }
-
-    /// Room for a more important query: the least important one that waits, and of those the last to be due, gives up
-    /// its place. False when nobody who waits is less important.
-    fn displace(&mut self, by: Priority) -> bool {
-        match self.ranks.last() {
-            Some(&(level, _, key)) if level > by.level() => {
-                self.take(key);
-                self.refuse(key, Refusal::QueueFull { limit: self.limits.waiting });
-                true
-            }
-            Some(_) | None => false,
-        }
+        self.open.insert(query.key, Open { query, at: Where::Waiting { class, until, place, level } });
     }
 
     fn refuse(&mut self, key: QueryKey, refusal: Refusal) {
@@ -395,9 +430,10 @@ impl Router {
     fn take(&mut self, key: QueryKey) -> Option<Open> {
         let open = self.open.remove(&key)?;
         match open.at {
-            Where::Waiting { class, until, not } => {
-                self.lines.remove(class, not, (open.query.deadline, key));
-                self.ranks.remove(&(open.query.priority.level(), open.query.deadline, key));
+            Where::Waiting { class, until, place, level } => {
+                self.lines.remove(class, place, (open.query.deadline, key));
+                self.sharing.left(&open.query, place.party);
+                self.ranks.remove(&(level, open.query.deadline, key));
                 self.timers.remove(&(until, key));
                 self.waiting -= 1;
                 self.waiting_bytes = Bytes(self.waiting_bytes.0 - open.query.bytes.0);
@@ -441,10 +477,13 @@ impl Machine for Router {
     fn handle(&mut self, now: Time, event: Event) {
         match event {
             Event::Arrive(query) => self.place(now, query),
-            Event::Finished { key, node, report } => {
+            Event::Finished { key, node, report, end } => {
                 if self.is_at(key, self.snapshot.node_ix(node)) {
-                    self.take(key);
+                    let open = self.take(key);
                     self.over(key);
+                    if let Some(open) = open {
+                        self.ended(now, &open, end);
+                    }
                 }
                 self.report(now, node, &report, true);
                 if let Some(ix) = self.snapshot.node_ix(node) {
@@ -471,6 +510,7 @@ impl Machine for Router {
                     && let Where::Sent { node: at, .. } = open.at
                     && let Some(node) = self.snapshot.node(at).map(|n| n.id)
                 {
+                    self.ended(now, &open, End::Unknown);
                     self.actions.push_back(Action::Cancel { key, node });
                     self.serve_waiting(now, Freed::At(at));
                 }
@@ -480,6 +520,7 @@ impl Machine for Router {
                 self.offer_return(now);
                 self.serve_waiting(now, Freed::Anywhere);
             }
+            Event::Shares(said) => self.share_anew(now, &said),
         }
     }
 
@@ -495,6 +536,8 @@ impl Machine for Router {
                     if let Some(node) = self.snapshot.node(node).map(|n| n.id) {
                         self.actions.push_back(Action::Cancel { key, node });
                     }
+                    self.ended(now, &open, End::Unknown);
+                    self.refused_for(now, &open.query, &Refusal::TooLate { waited });
                     self.refuse(key, Refusal::TooLate { waited });
                     self.overdue(now, node, open.query.expires);
                 }

@@ -16,7 +16,9 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cell::OnceCell;
 use core::cmp::Ordering;
-use modelless_types::{Batching, DeviceIx, Prefer, PricePerHour, QueryKey, TaskId, Time, VariantId};
+use modelless_types::{
+    Batching, DeviceIx, Prefer, PricePerHour, Priority, QueryKey, TaskId, Time, VariantId,
+};
 
 /// A batch that could be bound.
 pub(super) struct Binding {
@@ -377,8 +379,12 @@ impl<'a> Draw<'a> {
     /// Whether more of those who wait are in time if the head is given up, and perhaps some who follow it.
     fn gives_way(&self, binding: &Binding) -> bool {
         let head = self.head;
-        let may =
-            !head.alone && !head.query.best_effort && !self.worker.queue.mixed() && !self.in_time_apart();
+        // What is reserved gives way to nobody, and others to it as among themselves.
+        let equals = match head.query.priority {
+            Priority::RESERVED => !self.worker.queue.mixed(),
+            _ => !self.worker.queue.mixed_beside_reserved(),
+        };
+        let may = !head.alone && !head.query.best_effort && equals && !self.in_time_apart();
         if !may || !self.worker.config.foresight.gives_way || binding.batching != Batching::Deadline {
             return false;
         }

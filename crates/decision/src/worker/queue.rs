@@ -8,6 +8,13 @@ use modelless_types::{Bytes, Priority, QueryKey, Time};
 /// Where a query stands in its class: deadline, then order of coming.
 type Place = (Time, QueryKey);
 
+/// What is within a reserved share stands before all others: behind whoever is due sooner it would come to the brink with them, and be as
+/// late as they are.
+fn place(query: &Query) -> Place {
+    let first = query.priority == Priority::RESERVED;
+    (if first { Time::ZERO } else { query.deadline }, query.key)
+}
+
 /// A query with what has happened to it here.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
@@ -64,7 +71,7 @@ impl Queue {
             self.slots.push(None);
         }
         self.slots[slot] = Some(waiting);
-        let place = (query.deadline, query.key);
+        let place = place(&query);
         let row = self.classes.entry(query.class).or_default();
         let at = row.partition_point(|entry| entry.place < place);
         row.insert(at, Entry { place, slot });
@@ -82,7 +89,7 @@ impl Queue {
         self.free.push(slot);
         let query = waiting.query;
         if let Some(row) = self.classes.get_mut(&query.class) {
-            let place = (query.deadline, key);
+            let place = place(&query);
             let at = row.partition_point(|entry| entry.place < place);
             row.remove(at);
             if row.is_empty() {
@@ -126,6 +133,12 @@ impl Queue {
     /// Whether queries of more than one priority level wait.
     pub(super) fn mixed(&self) -> bool {
         self.levels.iter().filter(|waiting| **waiting > 0).count() > 1
+    }
+
+    /// Whether among those of lower levels there are several.
+    pub(super) fn mixed_beside_reserved(&self) -> bool {
+        let reserved = usize::from(Priority::RESERVED.level()) + 1;
+        self.levels[reserved..].iter().filter(|waiting| **waiting > 0).count() > 1
     }
 
     pub(super) fn bytes(&self) -> Bytes {

@@ -2,7 +2,7 @@
 
 use crate::common::{TASK, alike, query};
 use crate::shedding::World;
-use modelless_decision::route::{Action, Event, Limit, Limits, Made, NodeReport, Ready, Router};
+use modelless_decision::route::{Action, End, Event, Limit, Limits, Made, NodeReport, Ready, Router};
 use modelless_decision::{Machine, Moments};
 use modelless_types::{Bytes, Micros, NodeId, QueryKey, Refusal, Time, VariantSet};
 
@@ -178,7 +178,7 @@ fn a_query_waits_for_the_credit_of_another_node_and_goes_there() {
 /// Something else is answered by a node.
 fn answers(router: &mut Router, now: Time, node: u32) -> Vec<Action> {
     let report = report(4, 0.0);
-    router.handle(now, Event::Finished { key: QueryKey(77), node: NodeId(node), report });
+    router.handle(now, Event::Finished { key: QueryKey(77), node: NodeId(node), report, end: End::Unknown });
     actions(router)
 }
 

@@ -17,6 +17,7 @@ mod priority;
 mod quarantine;
 mod routing;
 mod searching;
+mod sharing;
 mod shedding;
 mod spare;
 mod suspecting;

@@ -3,7 +3,7 @@
 use crate::common::{Logged, TASK, alike, goals, nodes, query, task};
 use modelless_decision::explain::{Finding, recall};
 use modelless_decision::route::{
-    Action, Did, Event, Limit, Limits, Made, NodeReport, Router, Table, Verdict,
+    Action, Did, End, Event, Limit, Limits, Made, NodeReport, Router, Table, Verdict,
 };
 use modelless_decision::{Machine, Moments, Query, admission};
 use modelless_types::{
@@ -216,7 +216,12 @@ impl Shell {
                     self.left += 1;
                 }
                 self.gets_on(said_by);
-                self.feed(Event::Finished { key, node: said_by, report: Self::report(credit, BACK_WAIT) })
+                self.feed(Event::Finished {
+                    key,
+                    node: said_by,
+                    report: Self::report(credit, BACK_WAIT),
+                    end: End::Unknown,
+                })
             }
             Step::HandedBack(at, credit, drains) => {
                 let Some((key, node)) = self.nth(at) else { return Ok(()) };
@@ -361,7 +366,12 @@ fn a_query_that_waits_is_kept_with_each_decision_on_it_and_one_turned_away_too()
     arrives(&mut router, 11);
     router.handle(
         Time(900),
-        Event::Finished { key: QueryKey(10), node: NodeId(1), report: Shell::report(1, 0.0) },
+        Event::Finished {
+            key: QueryKey(10),
+            node: NodeId(1),
+            report: Shell::report(1, 0.0),
+            end: End::Unknown,
+        },
     );
     let (seen, _) = router.seen(QueryKey(11));
     assert!(matches!(seen[0].did, Did::Waits { .. }) && matches!(seen[1].did, Did::Sent { .. }), "{seen:?}");

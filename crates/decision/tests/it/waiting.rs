@@ -3,7 +3,7 @@
 use crate::common::{TASK, alike, query};
 use modelless_decision::query::Class;
 use modelless_decision::route::{
-    Action, Event, Limit, Limits, Made, NodeReport, Ready, Router, Table, VariantInfo,
+    Action, End, Event, Limit, Limits, Made, NodeReport, Ready, Router, Table, VariantInfo,
 };
 use modelless_decision::{Machine, Moments, Query};
 use modelless_types::{Bytes, Micros, NodeId, QueryKey, Refusal, Time, VariantId, VariantSet};
@@ -74,7 +74,10 @@ fn those_who_came_back_cost_nothing_while_nothing_is_free_for_them() {
     assert_eq!(router.looks(), before + 3, "one for each that goes");
     // The first has got on: it gets again what it gave back, and all of it.
     let report = report(600, Moments::ZERO);
-    router.handle(Time(4_000), Event::Finished { key: QueryKey(0), node: NodeId(1), report });
+    router.handle(
+        Time(4_000),
+        Event::Finished { key: QueryKey(0), node: NodeId(1), report, end: End::Unknown },
+    );
     assert_eq!(sent(&actions(&mut router)).len(), 497);
     assert_eq!(router.looks(), before + 500);
 }

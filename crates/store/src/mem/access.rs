@@ -7,7 +7,7 @@ use crate::access::{
 };
 use crate::check;
 use crate::error::{Error, Result};
-use crate::policies::{POLICIES_MAX, Policy, PolicyOf};
+use crate::policies::{POLICIES_MAX, Policy, PolicyOf, check_reserved};
 use crate::records::{App, Tenant, UnixMicros};
 use async_trait::async_trait;
 use modelless_types::{AppId, KeyId, TaskId, TenantId};
@@ -180,7 +180,9 @@ impl Access for MemStore {
                 Shared { all, own, tenants }.room("policy", POLICIES_MAX)?;
                 state.policies.insert(of, policy);
             }
-            Ok(())
+            let reserved = state.policies.iter();
+            let reserved = reserved.filter_map(|(of, policy)| Some((*of, policy.share.reserve?)));
+            check_reserved(&reserved.collect())
         })
     }
 

@@ -9,7 +9,7 @@ use crate::access::{
 };
 use crate::check;
 use crate::error::{Error, Result};
-use crate::policies::{POLICIES_MAX, Policy, PolicyOf};
+use crate::policies::{POLICIES_MAX, Policy, PolicyOf, check_reserved};
 use crate::records::{App, Tenant, UnixMicros, hex};
 use async_trait::async_trait;
 use modelless_types::{AppId, KeyId, Scopes, TaskId, TenantId};
@@ -252,6 +252,16 @@ async fn set_policy(db: &Db, of: PolicyOf, policy: &Policy) -> Result<()> {
         let sql = "INSERT INTO policies (tenant, app, task, policy) VALUES ($1, $2, $3, $4)";
         tx.exec(sql, args![tenant.0, app, task, text]).await?;
     }
+    let mut reserved = BTreeMap::new();
+    // A name may have that in it as well.
+    let sql = "SELECT tenant, app, task, policy FROM policies WHERE policy LIKE '%\"reserve\"%'";
+    for row in tx.fetch(sql, Vec::new()).await? {
+        let mut row = row.read(&db.name);
+        let of = PolicyOf::read(TenantId(row.num()?), row.num()?, row.num()?);
+        let policy: Policy = row.json()?;
+        reserved.extend(policy.share.reserve.map(|share| (of, share)));
+    }
+    check_reserved(&reserved)?;
     tx.commit().await
 }
 

@@ -123,8 +123,8 @@ fn replicas_that_are_gone_are_no_longer_shown() {
         }],
         ..NodeGauges::default()
     };
-    metrics.told(std::slice::from_ref(&node), None, &[]);
-    let text = metrics.told(&[node], None, &[]);
+    metrics.told(&Told { nodes: std::slice::from_ref(&node), ..Told::default() });
+    let text = metrics.told(&Told { nodes: &[node], ..Told::default() });
     for line in [
         r#"modelless_node_queries_queued{node="n"} 3"#,
         r#"modelless_node_runner_crashes_total{node="n"} 2"#,
@@ -146,7 +146,7 @@ fn replicas_that_are_gone_are_no_longer_shown() {
         "{text}"
     );
     assert!(text.contains(r#"modelless_node_memory_used_bytes{node="n"} 5"#), "{text}");
-    let text = metrics.told(&[], None, &[]);
+    let text = metrics.told(&Told::default());
     assert!(!text.contains("cnn_m-fp32") && !text.contains(r#"node="n""#), "{text}");
 }
 
@@ -164,7 +164,7 @@ fn who_asks_at_the_same_moment_is_told_the_same() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..50 {
-                    let text = metrics.told(std::slice::from_ref(&node), None, &[]);
+                    let text = metrics.told(&Told { nodes: std::slice::from_ref(&node), ..Told::default() });
                     let told =
                         text.lines().filter(|line| line.starts_with("modelless_variant_batches_total{"));
                     assert_eq!(told.filter(|line| line.ends_with("} 7")).count(), 200);
@@ -184,7 +184,8 @@ fn variants_of_nodes_have_so_many_series_and_no_more() {
         slowdown: None,
     };
     let replicas = (0..VARIANTS_MOST + 10).map(replica).collect();
-    let text = metrics.told(&[NodeGauges { node: "n".to_owned(), replicas, ..NodeGauges::default() }], None, &[]);
+    let nodes = [NodeGauges { node: "n".to_owned(), replicas, ..NodeGauges::default() }];
+    let text = metrics.told(&Told { nodes: &nodes, ..Told::default() });
     assert_eq!(
         text.lines().filter(|line| line.starts_with("modelless_replicas{")).count(),
         VARIANTS_MOST + 1

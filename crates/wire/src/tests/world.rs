@@ -14,7 +14,7 @@ use crate::{
 use bytes::Bytes as Buffer;
 use modelless_decision::query::Class;
 use modelless_decision::route::{
-    Action, Event, Limit, Limits, Made, NodeInfo, NodeReport, Offer, Ready, Router, Table, TaskInfo,
+    Action, End, Event, Limit, Limits, Made, NodeInfo, NodeReport, Offer, Ready, Router, Table, TaskInfo,
     VariantInfo,
 };
 use modelless_decision::{Machine, Moments, Query, RunModel};
@@ -321,7 +321,7 @@ impl Desk {
             let mut open = lock(&self.open);
             let Some(entry) = open.get(&key.0) else {
                 drop(open);
-                return self.feed(Event::Finished { key, node, report });
+                return self.feed(Event::Finished { key, node, report, end: End::Unknown });
             };
             let elsewhere = entry.sent != Some(node);
             let mine = how == "answered" || !elsewhere;
@@ -338,7 +338,7 @@ impl Desk {
             self.feed(Event::Report { node, report });
             self.feed(Event::Cancel { key });
         } else if self.fault != Fault::Forgets {
-            self.feed(Event::Finished { key, node, report });
+            self.feed(Event::Finished { key, node, report, end: End::Unknown });
         }
     }
 

@@ -8,12 +8,12 @@
 use super::super::load::{NodeReport, Stand};
 use super::super::pick::{Verdict, mix, pick_elsewhere};
 use super::super::snapshot::NodeIx;
-use super::lines::Freed;
+use super::lines::{Freed, Place};
 use super::{Action, Open, Router, Where};
 use crate::estimate::Moments;
 use crate::query::Query;
 use alloc::vec::Vec;
-use modelless_types::{ClassId, NodeId, QueryKey, Refusal, Time};
+use modelless_types::{AppId, ClassId, NodeId, QueryKey, Refusal, Time};
 
 /// Who gave a query back, and how it stood then; nobody any longer, once that one has got on.
 #[derive(Clone, Copy, Debug)]
@@ -75,12 +75,14 @@ impl Router {
         }
     }
 
-    /// Puts a query into its line. Who may not get it.
-    pub(super) fn stands_in_line(&mut self, class: ClassId, query: &Query) -> Option<NodeId> {
+    /// Puts a query into its line: that of those who may not go to the node that may not get it either, and as whom it is counted.
+    pub(super) fn stands_in_line(&mut self, class: ClassId, query: &Query, party: Option<AppId>) -> Place {
         let not = self.barred(query.key).and_then(|node| self.snapshot.node(node)).map(|node| node.id);
         let stood = not.and_then(|_| self.returned.get(&query.key)).and_then(|returned| returned.stood);
-        self.lines.insert(class, not, (query.deadline, query.key), stood);
-        not
+        let place = Place { not, party };
+        self.lines.insert(class, place, (query.deadline, query.key), stood);
+        self.sharing.waits(query, party);
+        place
     }
 
     /// Until the node, idle, would be too late.
@@ -101,6 +103,9 @@ impl Router {
     ) {
         let ix = self.snapshot.node_ix(node);
         let back = self.is_at(key, ix).then(|| self.take(key)).flatten();
+        if let Some(open) = &back {
+            self.not_run(now, open);
+        }
         self.report(now, node, report, true);
         match (back, ix) {
             (Some(open), Some(from)) if why != Refusal::Draining => {
@@ -121,6 +126,7 @@ impl Router {
         let why = if late { Refusal::TooLate { waited: now - query.arrived } } else { why };
         let returned = Returned { by: Some(node), stood: self.load.stand(from) };
         if self.returned.insert(query.key, returned).is_some() {
+            self.refused_for(now, &query, &why);
             return self.refuse(query.key, why); // it was not to come back again
         }
         let class = self.class_id(query.class);

@@ -4,9 +4,14 @@
 //! a line may go to the same nodes, so when its first cannot go, nobody else of it is looked at. What an event costs is bounded: it
 //! says which node has something free, lines that this node does not serve are passed over, and of the others so many at
 //! most are looked at in vain.
+//!
+//! Where applications share what devices do, each has lines of its own. As long as there is enough for all that makes no difference: the
+//! first of all lines goes. Once there is not, a task has its turn as before, when its first is due, and who of the task goes then is whose
+//! turn it is among its applications.
 
 use super::super::load::Stand;
 use super::super::pick::Verdict;
+use super::super::sharing::Turn;
 use super::super::snapshot::NodeIx;
 use super::{Router, Where};
 use crate::estimate::Moments;
@@ -14,10 +19,13 @@ use crate::query::Query;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::ops::Bound;
-use modelless_types::{Bytes, ClassId, NodeId, QueryKey, Time};
+use modelless_types::{AppId, Bytes, ClassId, NodeId, QueryKey, TaskId, Time};
 
 /// Lines whose first was looked at in vain after which an event ends; the next one goes on behind them.
 const IN_VAIN: u32 = 16;
+
+/// Who goes by weight is to have so many times the time that his node keeps him waiting.
+const SPARE: f64 = 1.5;
 
 /// Queries that may go to the same nodes, earliest deadline first.
 #[derive(Debug, Default)]
@@ -27,13 +35,32 @@ struct Line {
     stood: Option<Stand>,
 }
 
-/// The first of a line: when it is due, who it is, and which line: its class, and who may not get it.
-pub(super) type Head = (Time, QueryKey, ClassId, Option<NodeId>);
+/// Which of a class's lines.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Place {
+    /// The node that may not get those who stand there, since it gave them back.
+    pub(super) not: Option<NodeId>,
+    /// As whom they are counted, where applications share.
+    pub(super) party: Option<AppId>,
+}
+
+/// The first of a line, in the order in which they are looked at.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Head {
+    /// When its task has its turn: when it is due itself, unless applications share what is too little for all.
+    at: Time,
+    /// Whose turn it is within the task.
+    turn: Turn,
+    due: Time,
+    key: QueryKey,
+    class: ClassId,
+    place: Place,
+}
 
 /// All who wait.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    of: BTreeMap<ClassId, BTreeMap<Option<NodeId>, Line>>,
+    of: BTreeMap<ClassId, BTreeMap<Place, Line>>,
     /// Up to where the last event looked that had to end early.
     looked: Option<Head>,
     /// How often it was asked where the first of a line could go.
@@ -55,21 +82,21 @@ impl Lines {
     pub(super) fn insert(
         &mut self,
         class: ClassId,
-        not: Option<NodeId>,
+        place: Place,
         at: (Time, QueryKey),
         stood: Option<Stand>,
     ) {
-        let line = self.of.entry(class).or_default().entry(not).or_default();
+        let line = self.of.entry(class).or_default().entry(place).or_default();
         line.queries.insert(at);
         line.stood = stood;
     }
 
-    pub(super) fn remove(&mut self, class: ClassId, not: Option<NodeId>, at: (Time, QueryKey)) {
+    pub(super) fn remove(&mut self, class: ClassId, place: Place, at: (Time, QueryKey)) {
         let Some(lines) = self.of.get_mut(&class) else { return };
-        if let Some(line) = lines.get_mut(&not) {
+        if let Some(line) = lines.get_mut(&place) {
             line.queries.remove(&at);
             if line.queries.is_empty() {
-                lines.remove(&not);
+                lines.remove(&place);
             }
         }
         if lines.is_empty() {
@@ -101,9 +128,14 @@ impl Lines {
         })
     }
 
-    fn head(&self, class: ClassId, not: Option<NodeId>) -> Option<Head> {
-        let (due, key) = self.of.get(&class)?.get(&not)?.queries.first()?;
-        Some((*due, *key, class, not))
+    fn first_due_after(&self, class: ClassId, place: Place, due: Time) -> Option<QueryKey> {
+        let line = self.of.get(&class)?.get(&place)?;
+        line.queries.range((due, QueryKey(0))..).next().map(|(_, key)| *key)
+    }
+
+    fn head(&self, class: ClassId, place: Place) -> Option<Head> {
+        let (due, key) = *self.of.get(&class)?.get(&place)?.queries.first()?;
+        Some(Head { at: due, turn: Turn::default(), due, key, class, place })
     }
 }
 
@@ -123,13 +155,19 @@ impl Router {
         if let Freed::At(node) = freed {
             self.let_back(node);
         }
-        let mut heads = self.heads(freed);
+        let mut heads = self.heads(now, freed);
         let looked = self.lines.looked.take();
         let mut in_vain = 0;
         while let Some(head) = next(&heads, looked) {
             heads.remove(&head);
-            let (_, key, class, not) = head;
+            let Head { key, class, place, .. } = head;
             let Some(query) = self.open.get(&key).map(|open| open.query) else { continue };
+            let turn = self.sharing.turn(now, query.class.task, place.party);
+            if turn > head.turn {
+                heads.insert(Head { turn, ..head }); // others of its application went meanwhile
+                continue;
+            }
+            let query = self.not_at_the_brink(now, (class, place), freed, turn).unwrap_or(query);
             if matches!(freed, Freed::At(node) if !self.might_take(now, class, node, &query)) {
                 continue;
             }
@@ -138,7 +176,10 @@ impl Router {
                 if nothing(self) {
                     return;
                 }
-                heads.extend(self.lines.head(class, not));
+                let turn = self.sharing.turn(now, query.class.task, place.party);
+                let next = self.lines.head(class, place);
+                let short = self.sharing.is_short(now, query.class.task);
+                heads.extend(next.map(|next| if short { Head { at: head.at, turn, ..next } } else { next }));
             } else if matches!(freed, Freed::At(_)) {
                 in_vain += 1;
                 if in_vain >= IN_VAIN {
@@ -150,7 +191,7 @@ impl Router {
     }
 
     /// The first of each line that the event concerns.
-    fn heads(&self, freed: Freed) -> BTreeSet<Head> {
+    fn heads(&self, now: Time, freed: Freed) -> BTreeSet<Head> {
         let node = match freed {
             Freed::At(node) | Freed::Without(node) => Some(node),
             Freed::Anywhere => None,
@@ -164,11 +205,54 @@ impl Router {
         for (class, lines) in &self.lines.of {
             if serves(*class) {
                 // Its own line has nothing of it.
-                let lines = lines.keys().filter(|not| not.is_none() || **not != id);
-                heads.extend(lines.filter_map(|not| self.lines.head(*class, *not)));
+                let lines = lines.keys().filter(|place| place.not.is_none() || place.not != id);
+                heads.extend(lines.filter_map(|place| self.lines.head(*class, *place)));
             }
         }
-        heads
+        self.by_turns(now, heads)
+    }
+
+    /// Of tasks whose applications share what is too little for all, whose turn it is goes when the first of the task is due.
+    fn by_turns(&self, now: Time, heads: BTreeSet<Head>) -> BTreeSet<Head> {
+        let task = |head: &Head| self.open.get(&head.key).map(|open| open.query.class.task);
+        let shares = |head: &Head| head.place.party.is_some();
+        if !heads.iter().any(shares) {
+            return heads;
+        }
+        let mut first: BTreeMap<TaskId, Time> = BTreeMap::new();
+        let mut by_turns = BTreeSet::new();
+        // Earliest deadline first, so that the first that is met of a task is the first that is due.
+        for head in heads {
+            let Some(task) = task(&head).filter(|task| self.sharing.is_short(now, *task)) else {
+                by_turns.insert(head);
+                continue;
+            };
+            let at = *first.entry(task).or_insert(head.due);
+            let turn = self.sharing.turn(now, task, head.place.party);
+            by_turns.insert(Head { at, turn, ..head });
+        }
+        by_turns
+    }
+
+    /// Of the line of an application that goes by weight the first that has time to spare at a node. The first of all is at the brink where
+    /// more is asked than can be answered: its node would take it for one that gives way, and who is answered would be whoever asks the most,
+    /// not whose turn it is.
+    fn not_at_the_brink(
+        &self,
+        now: Time,
+        (class, place): (ClassId, Place),
+        freed: Freed,
+        turn: Turn,
+    ) -> Option<Query> {
+        let Freed::At(node) = freed else { return None };
+        if !turn.is_by_weight() {
+            return None;
+        }
+        let entry = self.snapshot.candidates(class)?.entry(node)?;
+        let wait = self.load.wait(now, class, node).mean;
+        let needs = Moments { mean: wait * SPARE + entry.least_mean, var: 0.0 }.mean();
+        let key = self.lines.first_due_after(class, place, now + needs)?;
+        self.open.get(&key).map(|open| open.query)
     }
 
     /// Whether a query leaves its line.
@@ -208,20 +292,24 @@ impl Router {
     fn let_back(&mut self, node: NodeIx) {
         let Some(id) = self.snapshot.node(node).map(|node| node.id) else { return };
         let got_on = |line: &Line| self.has_got_on(node, line.stood);
-        let free: Vec<ClassId> = {
-            let own = self.lines.of.iter().filter(|(_, lines)| lines.get(&Some(id)).is_some_and(got_on));
-            own.map(|(class, _)| *class).collect()
+        let free: Vec<(ClassId, Place)> = {
+            let own = self.lines.of.iter().flat_map(|(class, lines)| {
+                let own = lines.iter().filter(|(place, line)| place.not == Some(id) && got_on(line));
+                own.map(|(place, _)| (*class, *place))
+            });
+            own.collect()
         };
-        for class in free {
-            let line = self.lines.of.get_mut(&class).and_then(|lines| lines.remove(&Some(id)));
+        for (class, place) in free {
+            let line = self.lines.of.get_mut(&class).and_then(|lines| lines.remove(&place));
+            let anywhere = Place { not: None, ..place };
             for (due, key) in line.map(|line| line.queries).unwrap_or_default() {
                 if let Some(open) = self.open.get_mut(&key)
-                    && let Where::Waiting { not, .. } = &mut open.at
+                    && let Where::Waiting { place, .. } = &mut open.at
                 {
-                    *not = None;
+                    *place = anywhere;
                 }
                 self.may_go_anywhere(key);
-                self.lines.insert(class, None, (due, key), None);
+                self.lines.insert(class, anywhere, (due, key), None);
             }
         }
     }

@@ -19,6 +19,7 @@ impl Router {
         self.load.down(node);
         for key in self.open_at(node) {
             if let Some(open) = self.take(key) {
+                self.not_run(now, &open);
                 self.again(now, open.query);
             }
         }
@@ -47,7 +48,9 @@ impl Router {
             }
             let class = self.class_id(query.class);
             if let Verdict::Send(choice) = self.decide(now, class, &query) {
-                self.take(key);
+                if let Some(open) = self.take(key) {
+                    self.not_run(now, &open);
+                }
                 self.retried.insert(key);
                 if let Some(node) = self.snapshot.node(node).map(|node| node.id) {
                     self.actions.push_back(Action::Cancel { key, node });

@@ -6,6 +6,7 @@
 
 use super::super::load::{LoadView, NodeLoad};
 use super::super::pick::mix;
+use super::super::sharing::Standing;
 use super::super::snapshot::{NodeIx, Snapshot, Table};
 use super::Router;
 use crate::estimate::Moments;
@@ -60,6 +61,8 @@ pub struct Seen {
     pub query: Option<Query>,
     /// What was done with it.
     pub did: Did,
+    /// How its application stood among those of the task, where not all could be answered in time.
+    pub standing: Option<Standing>,
     /// Nodes that are not kept.
     pub left_out: u32,
     /// What broke ties.
@@ -163,6 +166,7 @@ impl Router {
 
     /// Refuses a query by what is seen now.
     pub(super) fn refuse_seen(&mut self, now: Time, class: ClassId, query: &Query, refusal: Refusal) {
+        self.refused_for(now, query, &refusal);
         self.remember(now, class, query, Did::Refused(refusal.name()));
         self.refuse(query.key, refusal);
     }
@@ -197,6 +201,18 @@ impl Router {
         let left_out = u32::try_from(all - nodes.len()).unwrap_or(u32::MAX);
         let (query, seed) = (of.map(|(_, query)| *query), mix(self.seed ^ key.0));
         let table = Arc::clone(table);
-        self.memory.seen.push_back(Seen { at: now, key, query, did, left_out, seed, not, table, nodes });
+        let standing = query.and_then(|query| self.standing(now, &query));
+        self.memory.seen.push_back(Seen {
+            at: now,
+            key,
+            query,
+            did,
+            standing,
+            left_out,
+            seed,
+            not,
+            table,
+            nodes,
+        });
     }
 }

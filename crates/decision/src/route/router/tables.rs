@@ -6,7 +6,7 @@ use super::{Open, Router, Where};
 use crate::query::Query;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use modelless_types::{Bytes, QueryKey, Refusal, Time, VariantSet};
+use modelless_types::{AppId, Bytes, QueryKey, Refusal, Time, VariantSet};
 
 impl Router {
     /// A new table: positions and classes are numbered anew, so everything that uses them is put again.
@@ -22,24 +22,30 @@ impl Router {
             }
         }
         self.lines.clear();
+        self.sharing.nobody_waits();
         let keys: Vec<QueryKey> = self.open.keys().copied().collect();
         let mut lost = Vec::new();
         for key in keys {
             let Some(open) = self.open.get(&key).cloned() else { continue };
             match open.at {
-                Where::Sent { node, guard, returnable } => {
+                Where::Sent { node, guard, returnable, charged } => {
                     if let Some(node) = moved(node, &self.snapshot) {
-                        let at = Where::Sent { node, guard, returnable };
+                        let at = Where::Sent { node, guard, returnable, charged };
                         self.open.insert(key, Open { query: open.query, at });
                     } else {
                         self.timers.remove(&(guard, key));
                         self.open.remove(&key);
+                        self.not_run(now, &open);
                         lost.push(open.query);
                     }
                 }
-                Where::Waiting { until, .. } => self.requeue(key, open.query, until),
+                Where::Waiting { until, place, level, .. } => {
+                    self.requeue(key, open.query, (until, place.party, level));
+                }
             }
         }
+        let snapshot = &self.snapshot;
+        self.sharing.keep(|task| snapshot.task(task).is_some());
         // Their node left the table.
         for query in lost {
             self.again(now, query);
@@ -47,7 +53,7 @@ impl Router {
     }
 
     /// Puts a waiting query under its class's new number, without variants that are gone.
-    fn requeue(&mut self, key: QueryKey, mut query: Query, until: Time) {
+    fn requeue(&mut self, key: QueryKey, mut query: Query, (until, party, level): (Time, Option<AppId>, u8)) {
         let alive: VariantSet = self
             .snapshot
             .task(query.class.task)
@@ -55,7 +61,7 @@ impl Router {
             .unwrap_or_default();
         query.class.admits = query.class.admits.intersection(&alive);
         if query.class.admits.is_empty() {
-            self.ranks.remove(&(query.priority.level(), query.deadline, key));
+            self.ranks.remove(&(level, query.deadline, key));
             self.timers.remove(&(until, key));
             self.waiting -= 1;
             self.waiting_bytes = Bytes(self.waiting_bytes.0 - query.bytes.0);
@@ -63,7 +69,7 @@ impl Router {
             return self.refuse(key, Refusal::VariantFailed { why });
         }
         let class = self.class_id(query.class);
-        let not = self.stands_in_line(class, &query);
-        self.open.insert(key, Open { query, at: Where::Waiting { class, until, not } });
+        let place = self.stands_in_line(class, &query, party);
+        self.open.insert(key, Open { query, at: Where::Waiting { class, until, place, level } });
     }
 }

@@ -4,10 +4,12 @@ use super::{missing, refused, store_suite};
 use crate::backends::Backend;
 use crate::samples::{a_task, model};
 use modelless_store::{
-    ENDED_KEYS_KEPT, Error, Grant, Key, NewKey, Owner, Policy, PolicyBounds, PolicyGoals, PolicyOf, Quota,
-    Rotation, SecretKey, Store, UPLOAD_KEPT, UPLOADS_MAX, UnixMicros, Upload, Visibility,
+    ENDED_KEYS_KEPT, Error, Grant, Key, NewKey, Owner, Policy, PolicyBounds, PolicyGoals, PolicyOf,
+    PolicyShare, Quota, Rotation, SecretKey, Store, UPLOAD_KEPT, UPLOADS_MAX, UnixMicros, Upload, Visibility,
 };
-use modelless_types::{Accuracy, AppId, CostPer1k, KeyId, Micros, Prefer, Scope, Scopes, TaskId, TenantId};
+use modelless_types::{
+    Accuracy, AppId, CostPer1k, KeyId, Micros, Prefer, Scope, Scopes, Share, TaskId, TenantId,
+};
 
 store_suite! {
     doors_are_open_until_the_first_key_and_never_again,
@@ -20,6 +22,7 @@ store_suite! {
     a_change_of_keys_is_one_of_the_catalogue,
     a_quota_is_kept_until_another_takes_its_place,
     a_policy_is_kept_for_whom_and_what_it_was_said_and_goes_with_its_task,
+    no_more_of_a_task_is_reserved_than_there_is,
     models_of_a_name_are_used_by_whom_their_owner_says,
     ended_keys_are_forgotten_once_many_came_after_them,
 }
@@ -214,6 +217,49 @@ async fn a_policy_is_kept_for_whom_and_what_it_was_said_and_goes_with_its_task(b
     }
     store.remove_task(task).await.unwrap();
     assert!(policies().await.is_empty(), "a policy for a task goes with it");
+}
+
+async fn no_more_of_a_task_is_reserved_than_there_is(backend: Backend) {
+    let store = backend.open().await;
+    let task = a_task(&*store).await.id;
+    let shop = store.access().app(TenantId::DEFAULT, "shop").await.unwrap().id;
+    let access = store.access();
+    let reserves = async |app, task, percent: u32| {
+        let reserve = Share::from_ppm(percent * 10_000);
+        let share = PolicyShare { reserve, weight: Some(7) };
+        access
+            .set_policy(PolicyOf { owner: Owner::App(app), task }, Policy { share, ..Policy::default() })
+            .await
+    };
+    reserves(AppId::DEFAULT, None, 60).await.unwrap();
+    reserves(AppId::DEFAULT, Some(task), 20).await.unwrap();
+    let kept = backend.open().await.access().doors().await.unwrap().policies;
+    let of = PolicyOf { owner: Owner::App(AppId::DEFAULT), task: Some(task) };
+    assert_eq!(kept[&of].share, PolicyShare { weight: Some(7), reserve: Share::from_ppm(200_000) });
+    let over = |done: Result<(), Error>, of: Option<TaskId>, percent: u64| match done {
+        Err(Error::OverReserved { task, ppm }) => assert_eq!((task, ppm), (of, percent * 10_000)),
+        other => panic!("{other:?}"),
+    };
+    over(reserves(shop, None, 41).await, None, 101);
+    reserves(shop, Some(task), 80).await.unwrap();
+    over(reserves(shop, Some(task), 81).await, Some(task), 101);
+    // Without it what is said for all tasks would hold here.
+    over(access.set_policy(of, Policy::default()).await, Some(task), 140);
+    let kept = access.doors().await.unwrap().policies;
+    assert_eq!(kept.len(), 3, "what was refused changed nothing: {kept:?}");
+    reserves(shop, None, 40).await.unwrap();
+    for (owner, share) in [
+        (Owner::Tenant(TenantId::DEFAULT), PolicyShare { weight: Some(2), reserve: None }),
+        (Owner::App(shop), PolicyShare { weight: Some(0), reserve: None }),
+        (Owner::App(shop), PolicyShare { weight: Some(1_001), reserve: None }),
+        (Owner::App(shop), PolicyShare { weight: None, reserve: Share::from_ppm(9_999) }),
+    ] {
+        let policy = Policy { share, ..Policy::default() };
+        refused(access.set_policy(PolicyOf { owner, task: None }, policy).await);
+    }
+    let goals = PolicyGoals { prefer: Some(Prefer::Cost), ..PolicyGoals::default() };
+    let pinned = Policy { goals, model: Some("\"reserve\"".to_owned()), ..Policy::default() };
+    access.set_policy(of, Policy { share: kept[&of].share, ..pinned }).await.unwrap();
 }
 
 async fn models_of_a_name_are_used_by_whom_their_owner_says(backend: Backend) {

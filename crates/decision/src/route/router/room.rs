@@ -1,0 +1,140 @@
+//! Who waits when not all can, and what the router tells whoever shares devices' time among applications.
+
+use super::super::sharing::{Said, Standing};
+use super::lines::Freed;
+use super::{End, Open, Router, Where};
+use crate::query::Query;
+use alloc::vec::Vec;
+use modelless_types::{AppId, Micros, QueryKey, Refusal, TaskId, Time};
+
+/// Before every priority that can be asked for.
+const FIRST: u8 = 0;
+/// So many at most give way to one whose input is large.
+const GIVE_WAY: u32 = 16;
+
+impl Router {
+    /// At which level a query waits: others of a higher number may have to give way to it.
+    pub(super) fn level(&self, query: &Query, party: Option<AppId>) -> u8 {
+        let within = self.sharing.is_within(query.class.task, party);
+        if within { FIRST } else { query.priority.level() }
+    }
+
+    /// Sees to it that one more can wait, or says why not.
+    pub(super) fn make_room(
+        &mut self,
+        now: Time,
+        query: &Query,
+        party: Option<AppId>,
+        level: u8,
+    ) -> Result<(), Refusal> {
+        if self.waiting >= self.limits.waiting {
+            let gave_way = self.displace(level) || self.displace_of(query, party);
+            self.falls_short(now, query.class.task);
+            if !gave_way {
+                return Err(Refusal::QueueFull { limit: self.limits.waiting });
+            }
+        }
+        let full = |router: &Self| {
+            router.waiting_bytes + query.bytes > router.limits.waiting_bytes && router.waiting > 0
+        };
+        let mut gave_way = 0;
+        while full(self) && gave_way < GIVE_WAY && self.displace_of(query, party) {
+            gave_way += 1;
+        }
+        if full(self) {
+            return Err(Refusal::BytesFull { limit: self.limits.waiting_bytes });
+        }
+        Ok(())
+    }
+
+    /// Room for a more important query: the least important one that waits, and of those the last to be due, gives up
+    /// its place. False when nobody who waits is less important.
+    fn displace(&mut self, by: u8) -> bool {
+        match self.ranks.last() {
+            Some(&(level, _, key)) if level > by => {
+                self.give_up_place(key);
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// The same among the applications of a task that shares: whoever has the most waiting for its weight gives up a place to one that has
+    /// less. Else whoever asks the most would have all the places, and the others would be refused before it is their turn.
+    fn displace_of(&mut self, query: &Query, party: Option<AppId>) -> bool {
+        let Some(key) = self.sharing.gives_way(query, party) else { return false };
+        self.give_up_place(key);
+        true
+    }
+
+    fn give_up_place(&mut self, key: QueryKey) {
+        self.take(key);
+        self.refuse(key, Refusal::QueueFull { limit: self.limits.waiting });
+    }
+
+    /// Somebody of a task was refused for want of time or room.
+    pub(super) fn falls_short(&mut self, now: Time, task: TaskId) {
+        self.sharing.falls_short(now, task, self.snapshot.node_count());
+    }
+
+    /// A query is refused for this reason.
+    pub(super) fn refused_for(&mut self, now: Time, query: &Query, why: &Refusal) {
+        if End::refused(why) == End::Short && !query.priority.is_spare() {
+            self.falls_short(now, query.class.task);
+        }
+    }
+
+    /// A query ended at its node, or is past the point at which that can still be kept from it.
+    pub(super) fn ended(&mut self, now: Time, open: &Open, end: End) {
+        let Where::Sent { charged, .. } = open.at else { return };
+        let task = open.query.class.task;
+        let device = match end {
+            End::Answered { device } => Some(device),
+            End::Short => Some(Micros::ZERO),
+            End::Unknown => None,
+        };
+        if open.query.priority.is_spare() {
+            return;
+        }
+        self.sharing.took(now, task, charged, device);
+        let late = matches!(end, End::Answered { .. }) && now > open.query.expires;
+        if end == End::Short || late {
+            self.falls_short(now, task);
+        }
+    }
+
+    /// What a node gives back or has lost has cost its application nothing.
+    pub(super) fn not_run(&mut self, now: Time, open: &Open) {
+        if let Where::Sent { charged: charged @ Some(_), .. } = open.at {
+            self.sharing.took(now, open.query.class.task, charged, Some(Micros::ZERO));
+        }
+    }
+
+    /// How the application of a query stands, if not all of its task can be answered in time.
+    pub(super) fn standing(&self, now: Time, query: &Query) -> Option<Standing> {
+        self.sharing.standing_of(now, query.class.task, query.app)
+    }
+
+    /// How all applications of tasks stand of which not all can be answered in time. Those that are not told apart have number 0.
+    pub fn standings(&self, now: Time) -> Vec<(TaskId, AppId, Standing)> {
+        self.sharing.standings(now)
+    }
+
+    /// Others share now, or in other parts: all who wait stand in line anew.
+    pub(super) fn share_anew(&mut self, now: Time, said: &[Said]) {
+        self.lines.clear();
+        self.sharing.say(said);
+        let keys: Vec<QueryKey> = self.open.keys().copied().collect();
+        for key in keys {
+            let Some(Open { query, at }) = self.open.get(&key).cloned() else { continue };
+            let Where::Waiting { class, until, level: before, .. } = at else { continue };
+            let party = self.sharing.party(now, &query);
+            let level = self.level(&query, party);
+            self.ranks.remove(&(before, query.deadline, key));
+            self.ranks.insert((level, query.deadline, key));
+            let place = self.stands_in_line(class, &query, party);
+            self.open.insert(key, Open { query, at: Where::Waiting { class, until, place, level } });
+        }
+        self.serve_waiting(now, Freed::Anywhere);
+    }
+}
