@@ -183,8 +183,9 @@ impl Catalogue {
             (false, _) => None,
             (true, true) => Some(Arc::clone(before)),
             (true, false) => {
-                let (task, expected, peak, price) = (Arc::clone(&now.task), now.expected, now.peak, now.price);
-                Some(Arc::new(Known { task, expected, peak, price, ..Known::clone(before) }))
+                let (task, expected, peak, price) =
+                    (Arc::clone(&now.task), now.expected, now.peak, now.price);
+                Some(Arc::new(Known { task, expected, price, peak, ..Known::clone(before) }))
             }
         }
     }

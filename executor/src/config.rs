@@ -73,6 +73,8 @@ pub struct Config {
     /// So many loads may take far longer than they were measured to while another begins beside them. Zero: what hangs in
     /// loading keeps all other loads waiting until it is ended.
     pub overdue_loads: u16,
+    /// While others take cores, or batches on several lanes slow each other down, fewer run side by side.
+    pub narrow: bool,
     /// A replica is not evicted sooner than this after it was loaded.
     pub min_residence: Micros,
     /// How queries share batches where their task does not say.
@@ -126,6 +128,7 @@ impl Default for Config {
             hung_after: Micros::from_secs(1),
             suspect_after: Micros::from_millis(50),
             overdue_loads: 2,
+            narrow: true,
             batching: Batching::Deadline,
             hand_back: true,
             min_residence: Micros::from_millis(500),
@@ -211,6 +214,7 @@ impl Config {
             suspect_after: self.suspect_after,
             servers_apart: true,
             overdue_loads: self.overdue_loads,
+            narrow: self.narrow,
         }
     }
 

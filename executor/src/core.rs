@@ -208,6 +208,16 @@ impl Handle {
         self.0.changed.notify_one();
     }
 
+    /// Fewer lanes run side by side, or more again.
+    fn note_lanes(&self, lanes: u16, of: u16, cause: &str) {
+        let history = self.0.history.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(history) = history.as_ref() {
+            let what = if lanes < of { "narrowed" } else { "full width" };
+            history.say(what, format!("{lanes} of {of} lanes run side by side: {cause}"));
+        }
+        self.0.changed.notify_one();
+    }
+
     /// Says no to a query.
     pub(crate) fn refuse(&self, key: QueryKey, refusal: Refusal) {
         if self.queries().remove(&key).is_some() {
@@ -337,6 +347,10 @@ impl Perform<Action> for Handle {
                 tracing::info!(?device, width, lanes, "lanes are cut anew");
                 self.0.width.store(width, Ordering::Relaxed);
                 self.0.changed.notify_one();
+            }
+            Action::Narrow { device, lanes, of, cause } => {
+                tracing::info!(?device, lanes, of, cause, "lanes that batches run on");
+                self.note_lanes(lanes, of, &cause);
             }
             Action::Load { device, variant } => self.load(device, variant),
             Action::Unload { device, variant } => self.unload(device, variant),

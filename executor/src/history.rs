@@ -4,7 +4,7 @@
 //! order. If the store is away so long that the channel fills, the oldest gap is told in the log; serving goes on. What is said
 //! of profiles is kept until it is written, the last word on each, however long the store is away.
 
-use modelless_store::{Error, NewTransition, StaleProfile, Store, UnixMicros};
+use modelless_store::{Error, EventKind, NewEvent, NewTransition, StaleProfile, Store, UnixMicros};
 use modelless_types::{DeviceIx, NodeId, ReplicaId, ReplicaState, VariantId};
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -30,6 +30,21 @@ struct Moved {
     to: ReplicaState,
     cause: String,
     at: UnixMicros,
+}
+
+/// Something that happened to the node.
+#[derive(Debug)]
+struct Said {
+    what: &'static str,
+    cause: String,
+    at: UnixMicros,
+}
+
+/// To be written, in order.
+#[derive(Debug)]
+enum Entry {
+    Moved(Moved),
+    Said(Said),
 }
 
 /// What is to be said of a profile: that it is off by so much, or not any longer.
@@ -62,7 +77,7 @@ impl Marks {
 
 /// Takes transitions without waiting.
 #[derive(Clone, Debug)]
-pub(crate) struct History(mpsc::Sender<Moved>, Arc<Marks>);
+pub(crate) struct History(mpsc::Sender<Entry>, Arc<Marks>);
 
 impl History {
     pub(crate) fn note(
@@ -74,8 +89,16 @@ impl History {
         cause: String,
     ) {
         let at = UnixMicros::of(SystemTime::now());
-        if self.0.try_send(Moved { device, variant, from, to, cause, at }).is_err() {
+        if self.0.try_send(Entry::Moved(Moved { device, variant, from, to, cause, at })).is_err() {
             tracing::warn!(%variant, %from, %to, "a transition was not recorded: the store is too far behind");
+        }
+    }
+
+    /// Tells something of the node as an event.
+    pub(crate) fn say(&self, what: &'static str, cause: String) {
+        let at = UnixMicros::of(SystemTime::now());
+        if self.0.try_send(Entry::Said(Said { what, cause, at })).is_err() {
+            tracing::warn!(what, "what happened was not recorded: the store is too far behind");
         }
     }
 
@@ -94,7 +117,7 @@ pub(crate) struct Writer {
     device_class: String,
     /// The node's name.
     name: String,
-    entries: mpsc::Receiver<Moved>,
+    entries: mpsc::Receiver<Entry>,
     marks: Arc<Marks>,
     known: BTreeMap<(DeviceIx, VariantId), ReplicaId>,
     /// A store that takes longer is away.
@@ -147,8 +170,12 @@ impl Writer {
             tokio::select! {
                 biased;
                 entry = self.entries.recv() => match entry {
-                    Some(entry) => {
+                    Some(Entry::Moved(entry)) => {
                         self.keep(&entry).await;
+                        continue;
+                    }
+                    Some(Entry::Said(said)) => {
+                        self.tell(said).await;
                         continue;
                     }
                     None => break,
@@ -192,6 +219,27 @@ impl Writer {
                     wait *= 4;
                 }
             }
+        }
+    }
+
+    /// People can do without it where the store is away.
+    async fn tell(&self, said: Said) {
+        let Said { what, cause, at } = said;
+        let (node, who) = (Some(self.node), self.who.clone());
+        let event = NewEvent {
+            kind: EventKind::Node,
+            node,
+            variant: None,
+            task: None,
+            what: what.to_owned(),
+            cause,
+            who,
+            at,
+        };
+        match timeout(self.within, self.store.note_event(event)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, what, "what happened was not recorded"),
+            Err(_) => tracing::warn!(what, "what happened was not recorded: the store did not answer"),
         }
     }
 

@@ -212,7 +212,7 @@ impl Service {
                 Some((batch, outcome)) = next(&mut fallen) => handle.feed(Event::Done { batch, outcome }),
                 () = handle.core().changed.notified() => me.publish(),
                 _ = tick.tick() => {
-                    if let Some(host) = machine.look() {
+                    if let Some(host) = machine.look(Instant::now(), handle.engine().processor_time()) {
                         handle.feed(Event::Host(host));
                     }
                     me.publish();
@@ -465,9 +465,9 @@ impl Service {
     /// Makes known what changed, to the gateway's routing and to people.
     fn publish(&self) {
         let core = self.handle.core();
-        let (offers, replicas, memory_used, load, (lanes, _)) = core.driver.look(|worker, now| {
-            let lanes = worker.lanes_of(DeviceIx(0));
-            (worker.offers(now), worker.replicas(), worker.memory_used(), worker.load(), lanes)
+        let (offers, replicas, memory_used, load, (lanes, _), narrowed) = core.driver.look(|worker, now| {
+            let (lanes, narrowed) = (worker.lanes_of(DeviceIx(0)), worker.narrowed());
+            (worker.offers(now), worker.replicas(), worker.memory_used(), worker.load(), lanes, narrowed)
         });
         let known = self.handle.catalogue();
         *core.told.lock().unwrap_or_else(PoisonError::into_inner) =
@@ -498,6 +498,7 @@ impl Service {
         let config = self.handle.config();
         let status = NodeStatus {
             lanes,
+            narrowed,
             memory_used,
             load: tally.with(load),
             draining: core.draining.load(Ordering::SeqCst),

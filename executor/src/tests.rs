@@ -7,6 +7,7 @@ mod line;
 mod loading;
 mod log;
 mod marks;
+mod narrowing;
 mod quarantine;
 mod real;
 mod recurrent;

@@ -233,6 +233,7 @@ impl Drive<'_> {
                 | Action::Recut { .. }
                 | Action::Load { .. }
                 | Action::Unload { .. }
+                | Action::Narrow { .. }
                 | Action::Drifted { .. }
                 | Action::Steadied { .. }
                 | Action::Transition { .. } => {}

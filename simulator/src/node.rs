@@ -261,6 +261,7 @@ impl World<'_> {
                 Action::Load { device, variant } => self.load(at, device, variant)?,
                 Action::Unload { device, variant } => self.unload(at, device, variant)?,
                 Action::Transition { .. } => self.refresh_table(),
+                Action::Narrow { .. } => {}
                 Action::Drifted { .. } => self.drifted += 1,
                 Action::Steadied { .. } => self.steadied += 1,
             }

@@ -94,6 +94,7 @@ const MEASURES: &[&Measure] = &[
     &cluster::restart::MEASURE,
     &cluster::scheduler_away::MEASURE,
     &cluster::interference::MEASURE,
+    &cluster::alone::MEASURE,
     &cluster::day::MEASURE,
     &cluster::step::MEASURE,
     &cluster::many::MEASURE,

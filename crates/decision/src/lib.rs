@@ -10,6 +10,7 @@
 //! | [`rows`], [`pace`] | plain state | gateway | how many queries of one request, and inputs of jobs, are open at a time |
 //! | [`plan`] | a pure function | scheduler | which replicas where |
 //! | [`forecast`] | a pure function | scheduler | what will be asked, by what was on earlier days |
+//! | [`narrow`] | plain state | executor | how many batches run side by side while something slows them down |
 //! | [`trial`] | pure functions | gateway, scheduler | which queries a new version answers on trial; whether it does worse |
 //! | [`hire`], [`fleet`] | pure functions | scheduler, simulator | how many machines; what to do about it |
 //! | [`baseline`] | pure functions | scheduler, simulator | the same by rules of others, to compare with |
@@ -36,6 +37,7 @@ pub mod forecast;
 pub mod frontier;
 pub mod hire;
 pub mod machine;
+pub mod narrow;
 pub mod pace;
 pub mod plan;
 pub mod query;

@@ -79,6 +79,12 @@ pub trait Engine: Send + Sync {
         None
     }
 
+    /// Processor time that the processes have taken which run variants, each as far as it is there. It falls when one ends. `None` where
+    /// nothing tells.
+    fn processor_time(&self) -> Option<Duration> {
+        None
+    }
+
     /// What happens without being asked for. The one receiver is given out once; `None` afterwards.
     fn events(&self) -> Option<mpsc::Receiver<EngineEvent>>;
 

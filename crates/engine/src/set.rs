@@ -217,6 +217,14 @@ impl Engine for EngineSet {
         self.of(variant)?.1.peak(variant)
     }
 
+    fn processor_time(&self) -> Option<Duration> {
+        let mut all = Duration::ZERO;
+        for engine in self.engines.iter().flatten() {
+            all += engine.processor_time()?;
+        }
+        Some(all)
+    }
+
     fn events(&self) -> Option<mpsc::Receiver<EngineEvent>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -176,8 +176,11 @@ mod tests {
         SLOT.starts() + Micros::from_secs(second)
     }
 
+    /// A slot, for how long it was seen, and the peak and the queries of it.
+    type Told = (u32, u16, Option<(u64, u64)>);
+
     /// The last that was said of each slot.
-    fn said(bins: &mut Bins) -> Vec<(u32, u16, Option<(u64, u64)>)> {
+    fn said(bins: &mut Bins) -> Vec<Told> {
         let of = |seen: SlotSeen| {
             let bin = seen.bins.get(&TASK).map(|bin| (bin.peak_per_1000_s, bin.queries));
             (seen.slot.0 - SLOT.0, seen.seen_s, bin)

@@ -12,7 +12,7 @@ pub enum EventKind {
     Replica,
     /// There is a new plan.
     Plan,
-    /// A node came, drains, or is gone.
+    /// A node came, drains, or is gone, or runs fewer batches side by side.
     Node,
     /// A machine was asked for, came, or was given back.
     Machine,

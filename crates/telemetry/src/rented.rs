@@ -92,8 +92,7 @@ mod tests {
     #[test]
     fn what_is_over_is_gone_and_prices_of_a_pool_are_added_up() {
         let metrics = Metrics::new();
-        let machine =
-            |state| MachineGauge { pool: "p".to_owned(), state, usd_per_hour: 0.25 };
+        let machine = |state| MachineGauge { pool: "p".to_owned(), state, usd_per_hour: 0.25 };
         let trial = TrialGauge {
             task: "t".to_owned(),
             trial: "3".to_owned(),
@@ -111,6 +110,9 @@ mod tests {
             assert!(text.contains(line), "{line} is not in {text}");
         }
         let text = metrics.told(&Told::default());
-        assert!(!text.contains("modelless_machines{") && !text.contains("modelless_trial_queries_total{"), "{text}");
+        assert!(
+            !text.contains("modelless_machines{") && !text.contains("modelless_trial_queries_total{"),
+            "{text}"
+        );
     }
 }

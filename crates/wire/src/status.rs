@@ -1,5 +1,6 @@
 //! What a node makes known of itself.
 
+use modelless_decision::narrow::Narrowed;
 use modelless_decision::replica::Signs;
 use modelless_decision::route::NodeInfo;
 use modelless_types::{Bytes, DeviceIx, Engine, Micros, NodeId, PricePerHour, ReplicaState, VariantId};
@@ -27,8 +28,11 @@ pub struct NodeStatus {
     pub price: PricePerHour,
     /// Where that price comes from.
     pub price_origin: PriceOrigin,
-    /// Batches that run side by side.
+    /// Batches that run side by side, ...
     pub lanes: u16,
+    /// ... unless fewer do for now. Older nodes do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub narrowed: Option<Narrowed>,
     /// Memory that replicas may take.
     pub memory_budget: Bytes,
     /// Memory that they take.
@@ -63,6 +67,7 @@ impl NodeStatus {
             price: info.price,
             price_origin: PriceOrigin::Assumed,
             lanes: 1,
+            narrowed: None,
             memory_budget: Bytes(0),
             memory_used: Bytes(0),
             started_unix_us: 0,

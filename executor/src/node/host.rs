@@ -3,6 +3,8 @@
 use modelless_decision::replica::Host;
 use std::collections::BTreeSet;
 use std::fs;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Counts of the system since it started, in its own ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,17 +18,35 @@ struct Counts {
 
 /// Tells what was done between two looks.
 #[derive(Debug, Default)]
-pub(crate) struct Watch(Option<Counts>);
+pub(crate) struct Watch {
+    before: Option<Counts>,
+    own: Option<(Instant, Duration)>,
+}
 
 impl Watch {
-    /// Since the look before; nothing at the first one.
-    pub(crate) fn look(&mut self) -> Option<Host> {
+    /// Since the look before; nothing at the first one. `own` is the processor time that has been taken by what runs this node's
+    /// models.
+    pub(crate) fn look(&mut self, at: Instant, own: Option<Duration>) -> Option<Host> {
+        let before = std::mem::replace(&mut self.own, own.map(|own| (at, own)));
+        // What ended took its count with it.
+        let own_milli =
+            before.zip(own).and_then(|((then, before), now)| milli(now.checked_sub(before)?, at - then));
+        Some(Host { own_milli, ..self.machine()? })
+    }
+
+    fn machine(&mut self) -> Option<Host> {
         // Files of the kernel: they are made when they are read and never wait for a disk.
         let mine = allowed(&fs::read_to_string("/proc/self/status").ok()?)?;
         let now = parse(&fs::read_to_string("/proc/stat").ok()?, &mine)?;
-        let before = self.0.replace(now)?;
+        let before = self.before.replace(now)?;
         between(&before, &now)
     }
+}
+
+/// Thousandths of a core.
+fn milli(took: Duration, of: Duration) -> Option<u32> {
+    let of = of.as_micros().max(1);
+    u32::try_from(took.as_micros() * 1_000 / of).ok()
 }
 
 /// The cores that this process may use, as in `0-2,5`.
@@ -73,6 +93,7 @@ fn between(before: &Counts, now: &Counts) -> Option<Host> {
         busy_milli: share(now.busy, before.busy, u64::from(now.cores) * 1_000)?,
         steal_permille: u16::try_from(share(now.stolen, before.stolen, 1_000)?).ok()?,
         runnable: now.runnable,
+        own_milli: None,
     })
 }
 
@@ -93,7 +114,10 @@ mod tests {
         let now =
             Counts { busy: before.busy + 150, stolen: before.stolen + 10, all: before.all + 200, ..before };
         let host = between(&before, &now).expect("time passed");
-        assert_eq!(host, Host { cores: 2, busy_milli: 1_500, steal_permille: 50, runnable: 2 });
+        assert_eq!(
+            host,
+            Host { cores: 2, busy_milli: 1_500, steal_permille: 50, runnable: 2, own_milli: None }
+        );
         assert_eq!(between(&before, &before), None, "no time passed");
         assert_eq!(parse("nothing of the kind", &mine), None);
         assert_eq!(parse("cpu1 1 2 3\n", &mine), None, "a kernel that counts less");
@@ -102,11 +126,16 @@ mod tests {
     #[test]
     fn this_machine_tells_what_it_does() {
         let mut watch = Watch::default();
-        assert_eq!(watch.look(), None, "there was no look before");
-        let told = modelless_testkit::wait::until(std::time::Duration::from_secs(5), || {
-            Ok(watch.look().ok_or_else(|| "no tick has passed yet".to_owned()))
+        let began = Instant::now();
+        assert_eq!(watch.look(began, Some(Duration::from_secs(4))), None, "there was no look before");
+        let (mut seconds, mut own) = (0, Duration::from_secs(4));
+        let told = modelless_testkit::wait::until(Duration::from_secs(5), || {
+            (seconds, own) = (seconds + 2, own + Duration::from_secs(1));
+            let host = watch.look(began + Duration::from_secs(seconds), Some(own));
+            Ok(host.ok_or_else(|| "no tick has passed yet".to_owned()))
         });
         let host = told.expect("ticks pass");
+        assert_eq!(host.own_milli, Some(500), "a second of every two");
         assert!(host.cores > 0 && host.busy_milli <= u32::from(host.cores) * 1_000, "{host:?}");
     }
 }

@@ -448,7 +448,12 @@ fn answers() -> Value {
                     "name": text(), "memory_bytes": json!({"type": ["integer", "null"], "minimum": 0}),
                 }), &["name", "memory_bytes"])},
             }), &["cpu", "arch", "isa", "cores", "memory_bytes", "gpus"]),
-            "lanes": count(), "price_usd_per_hour": number(),
+            "lanes": count(), "narrowed": {
+                "type": ["object", "null"], "required": ["lanes", "of", "cause"],
+                "description": "Fewer lanes run side by side for now, and why.",
+                "properties": {"lanes": count(), "of": count(), "cause": text()},
+            },
+            "price_usd_per_hour": number(),
             "price_provenance": {"type": "string", "enum": ["declared", "listed", "default"]},
             "price_source": text_or_null(), "started_unix_us": count(), "uptime_s": count(),
             "load": load(),

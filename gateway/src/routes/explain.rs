@@ -193,7 +193,9 @@ fn notes(view: &View, task: &TaskView, candidate: &Candidate) -> Vec<String> {
     let floor = floor.or_else(|| task.variant(candidate.variant)?.floor);
     let declared = floor.filter(|floor| floor.from == Provenance::Declared);
     let declared = declared.map(|floor| declared_only(floor, task.task.declared_accuracy));
-    declared.into_iter().chain(known).chain(stale).chain(worse).collect()
+    let few = candidate.node.and_then(|node| view.node(node)?.narrowed.as_ref());
+    let few = few.map(|few| format!("on its node {}", crate::show::narrowed(few)));
+    declared.into_iter().chain(known).chain(stale).chain(worse).chain(few).collect()
 }
 
 /// Nobody measured its accuracy.

@@ -68,7 +68,8 @@ pub(super) async fn replica(State(app): FromApp, Named((node, variant)): Named<(
             Some((status, replica)) => show::replica(&view, status, replica),
             None => at_rest(&view, &node, &variant, known),
         };
-        one["because"] = live.map_or_else(Vec::new, |(_, replica)| show::explained(replica)).into();
+        one["because"] =
+            live.map_or_else(Vec::new, |(status, replica)| show::explained(status, replica)).into();
         one["transitions"] = transitions.into();
         shown.push(one);
     }

@@ -2,6 +2,7 @@
 
 use crate::view::{View, metered};
 use modelless_decision::explain::Finding;
+use modelless_decision::narrow::Narrowed;
 use modelless_decision::query::Class;
 use modelless_decision::replica::explain;
 use modelless_live::{Demand, Load, Member};
@@ -122,6 +123,7 @@ fn status_of(view: &View, status: &NodeStatus) -> Value {
         "load": load(&status.load),
         "draining": status.draining,
         "lanes": status.lanes,
+        "narrowed": status.narrowed.as_ref().map(|few| json!({"lanes": few.lanes, "of": few.of, "cause": few.cause})),
         "price_usd_per_hour": status.price.as_usd(),
         "price_provenance": status.price_origin.name(),
         "price_source": source,
@@ -214,8 +216,18 @@ pub(crate) fn replica(view: &View, node: &NodeStatus, replica: &ReplicaStatus) -
 }
 
 /// What its state rests on, in words, by the calls that decide it.
-pub(crate) fn explained(replica: &ReplicaStatus) -> Vec<String> {
-    replica.signs.as_ref().map_or_else(Vec::new, |signs| explain(replica.state, signs))
+pub(crate) fn explained(node: &NodeStatus, replica: &ReplicaStatus) -> Vec<String> {
+    let signs = replica.signs.as_ref();
+    let mut lines = signs.map_or_else(Vec::new, |signs| explain(replica.state, signs));
+    if signs.is_some() {
+        lines.extend(node.narrowed.as_ref().map(narrowed));
+    }
+    lines
+}
+
+/// That fewer batches run side by side on a node than could, and why.
+pub(crate) fn narrowed(few: &Narrowed) -> String {
+    format!("{} of {} lanes run side by side for now: {}", few.lanes, few.of, few.cause)
 }
 
 /// What happened to a replica: who, when, why.

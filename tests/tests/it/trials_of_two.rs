@@ -22,7 +22,7 @@ fn get(gateway: SocketAddr, path: &str) -> Result<Value> {
     answer.json()
 }
 
-fn try_it(gateway: SocketAddr, more: Value) -> Result<Value> {
+fn try_it(gateway: SocketAddr, more: &Value) -> Result<Value> {
     let mut body = json!({"model": "n", "version": 2, "share": 0.5});
     for (name, value) in more.as_object().into_iter().flatten() {
         body[name] = value.clone();
@@ -61,7 +61,8 @@ fn judge(gateway: &mut Connection, answer: &Response, right: bool) -> Result<()>
 fn counted(gateway: SocketAddr) -> Result<u64> {
     let text = Connection::open(gateway)?.exchange(&Request::get("/metrics"))?.text();
     let of_candidate = |line: &&str| {
-        line.starts_with("modelless_trial_queries_total{task=\"numbers\"") && line.contains("arm=\"candidate\"")
+        line.starts_with("modelless_trial_queries_total{task=\"numbers\"")
+            && line.contains("arm=\"candidate\"")
     };
     text.lines()
         .filter(of_candidate)
@@ -100,7 +101,7 @@ fn both(gateways: [SocketAddr; 2]) -> Result<()> {
     }
 
     // Wrong, as whoever asks finds out: each tells the other gateway.
-    let begun = try_it(gateways[0], json!({"for_ms": 3_600_000}))?;
+    let begun = try_it(gateways[0], &json!({"for_ms": 3_600_000}))?;
     follows(&gateways, &begun)?;
     let (mut drawn, mut seen) = ([0_u64; 2], [0_u64; 2]);
     let mut ended = None;
@@ -132,7 +133,7 @@ fn both(gateways: [SocketAddr; 2]) -> Result<()> {
     ensure!(arms[0].0 == Some(0) && arms[1].1 == Some(0), "{ended}");
 
     // Copies: everybody gets the default's answers, and those of the copies are compared.
-    let begun = try_it(gateways[1], json!({"shadow": true, "for_ms": 3_600_000}))?;
+    let begun = try_it(gateways[1], &json!({"shadow": true, "for_ms": 3_600_000}))?;
     follows(&gateways, &begun)?;
     let mut last = Value::Null;
     for n in 0..QUERIES {

@@ -4,6 +4,7 @@
 //! What they share stands here: starting it, waiting until all is loaded, load on all of its gateways, and reading what came
 //! of that load.
 
+pub(crate) mod alone;
 mod carried;
 pub(crate) mod day;
 pub(crate) mod goodput;

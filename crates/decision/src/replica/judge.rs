@@ -46,6 +46,9 @@ pub struct Host {
     pub steal_permille: u16,
     /// Threads of the whole machine that run or could.
     pub runnable: u32,
+    /// Thousandths of a core that the processes took which run this node's models, where that is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_milli: Option<u32>,
 }
 
 /// The machine as one replica's node finds it.
@@ -53,7 +56,7 @@ pub struct Host {
 pub struct Beside {
     /// What its system tells.
     pub host: Host,
-    /// Thousandths of a core that this node's own batches took.
+    /// Thousandths of a core that this node's own batches took: as the system counts it, or else as long as they ran.
     pub own_milli: u32,
     /// Cores that its lanes have.
     pub lanes: u16,
@@ -300,7 +303,7 @@ mod tests {
     }
 
     fn others(busy_milli: u32) -> Beside {
-        let host = Host { cores: 2, busy_milli, steal_permille: 35, runnable: 3 };
+        let host = Host { cores: 2, busy_milli, steal_permille: 35, runnable: 3, own_milli: None };
         Beside { host, own_milli: 0, lanes: 1 }
     }
 

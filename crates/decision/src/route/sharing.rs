@@ -87,10 +87,13 @@ pub struct Standing {
     pub within: bool,
 }
 
+/// What was said of an application: its weight, and what is reserved for it.
+type Due = (Option<u32>, Option<Share>);
+
 /// Of all tasks. Where nothing was said it does nothing, and costs a look at an empty map.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sharing {
-    said: BTreeMap<(Option<TaskId>, AppId), (Option<u32>, Option<Share>)>,
+    said: BTreeMap<(Option<TaskId>, AppId), Due>,
     tasks: BTreeMap<TaskId, Account>,
 }
 

@@ -77,6 +77,9 @@ pub struct WorkerConfig {
     /// before there was such a thing: what loads keeps all others waiting until it ends.
     #[serde(default)]
     pub overdue_loads: u16,
+    /// Fewer lanes run side by side while something slows them down. Not in recordings from before there was such a thing.
+    #[serde(default)]
+    pub narrow: bool,
 }
 
 /// How far a worker looks ahead when it chooses what runs next. `docs/policies.md` tells why each is as it is; each can be switched
@@ -119,6 +122,7 @@ impl Default for WorkerConfig {
             suspect_after: Micros::from_millis(50),
             servers_apart: true,
             overdue_loads: 2,
+            narrow: true,
         }
     }
 }
@@ -527,6 +531,17 @@ pub enum Action {
         width: u16,
         /// How many there are.
         lanes: u16,
+    },
+    /// So many lanes are open from now on, of those that there are: batches are bound to no others.
+    Narrow {
+        /// Of which device.
+        device: DeviceIx,
+        /// How many.
+        lanes: u16,
+        /// Of how many.
+        of: u16,
+        /// Why, with figures.
+        cause: String,
     },
     /// Bring a variant into memory. For one that was being fetched: it is here, go on.
     Load {

@@ -132,7 +132,8 @@ impl Worker {
             let lanes = cut.lanes(width);
             self.residency.changes += 1;
             self.lanes.retain(|lane| lane.device != device);
-            self.lanes.extend((0..lanes).map(|lane| Lane::new(device, LaneIx(lane))));
+            let open = self.open_of(lanes, width);
+            self.lanes.extend((0..open).map(|lane| Lane::new(device, LaneIx(lane))));
             self.actions.push_back(Action::Recut { device, width, lanes });
         }
     }

@@ -38,6 +38,7 @@ impl Worker {
     /// What was seen corrects the profile.
     pub(super) fn learn(&mut self, now: Time, device: DeviceIx, batch: &Batch, spent: Spent) {
         let size = u32::try_from(batch.members.len()).unwrap_or(u32::MAX);
+        self.note_company(now, batch, spent.took);
         let handover = &mut self.handover;
         let lesson = |run: &mut RunModel| {
             run.judge(spent.took > batch.runs_at_most());

@@ -6,6 +6,7 @@ use super::bind::Bound;
 use super::drift::Drift;
 use super::lanes::{Batch, Lane, Member};
 use super::learn::Handover;
+use super::narrowing::Company;
 use super::needs::Needs;
 use super::pressure;
 use super::quarantine::Quarantine;
@@ -57,6 +58,8 @@ pub struct Worker {
     pub(super) drifts: BTreeMap<VariantId, Drift>,
     /// What the machine does beside this.
     pub(super) host: pressure::Machine,
+    /// What lanes side by side do to each other, and how many are open.
+    pub(super) company: Company,
     /// Inputs handled so far.
     pub(super) inputs: u64,
     /// When to ask again whether those who wait can be in time here; `None` while none could go elsewhere.
@@ -98,6 +101,7 @@ impl Worker {
             seen: BTreeMap::new(),
             drifts: BTreeMap::new(),
             host: pressure::Machine::default(),
+            company: Company::default(),
             look_back: None,
             inputs: 0,
             draining: false,
@@ -148,6 +152,8 @@ impl Worker {
         self.notice_standstill(now);
         self.reconsider_cuts(now);
         self.open_lanes();
+        self.reconsider_narrowing(now);
+        self.settle_lanes();
         self.suspect_overdue(now);
         self.fill_lanes(now);
         self.try_alone(now);
@@ -160,6 +166,7 @@ impl Worker {
         }
         self.hand_back(now);
         self.watch_overdue(now);
+        self.note_running(now);
     }
 
     fn advance(&mut self, now: Time) {
@@ -189,7 +196,7 @@ impl Worker {
                     let device = self.lanes[at].device;
                     self.residency.released(now, device, batch.variant, &mut self.actions);
                 }
-                if self.lanes[at].next.is_some() {
+                if self.lanes[at].next.is_some() || self.closes(at) {
                     break;
                 }
                 match self.bind_for(now, &self.lanes[at]) {
@@ -409,6 +416,8 @@ impl Machine for Worker {
         let idle = idle.map(|at| Wake { at, why: "what nobody needs has been kept long enough" });
         let cut = self.next_reconsideration();
         let cut = cut.map(|at| Wake { at, why: "lanes may be wider than anybody needs" });
+        let narrow = self.next_narrowing();
+        let narrow = narrow.map(|at| Wake { at, why: "lanes that were closed may be opened again" });
         let fade = self.fade_at.map(|at| Wake { at, why: "what was learnt fades" });
         let bound = self.all_lanes().filter_map(Lane::next_expiry);
         let bound = bound.chain(self.quarantine.next_expiry()).min();
@@ -425,6 +434,7 @@ impl Machine for Worker {
             .chain(bind)
             .chain(room)
             .chain(cut)
+            .chain(narrow)
             .chain(calm)
             .chain(back)
             .chain(overdue)

@@ -29,6 +29,7 @@
 //! | `drift` | profiles that are off for too long |
 //! | `behind` | who goes back to the gateway because another node may still be in time |
 //! | `pressure` | replicas that are overloaded or disturbed |
+//! | `narrowing` | fewer lanes side by side while something slows them down |
 //! | `needs` | who depends on what is in memory, and how long others can wait |
 //! | `load` | how busy it is, for people |
 //! | `machine` | the four verbs |
@@ -47,6 +48,7 @@ mod lanes;
 mod learn;
 mod load;
 mod machine;
+mod narrowing;
 mod needs;
 mod place;
 mod pressure;

@@ -5,10 +5,13 @@ use super::bind::admits;
 use super::machine::Worker;
 use crate::query::Class;
 use crate::replica::{self, Beside, Host, Limits, Signs};
-use modelless_types::{DeviceIx, ReplicaState, Time, VariantId};
+use modelless_types::{DeviceIx, Micros, ReplicaState, Time, VariantId};
 
 /// Below this factor over its profile nothing is slow, so nobody has to look closer.
 const NOT_SLOW: f64 = 1.2;
+
+/// What the machine told last stands for so long: it tells every second.
+const KNOWN: Micros = Micros::from_secs(5);
 
 /// What the machine does, and what of that is this node's doing.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,9 +31,16 @@ impl Machine {
 
     fn tell(&mut self, now: Time, host: Host, lanes: u16) {
         let since = (now - self.told).0.max(1);
-        let own = self.own_us.saturating_mul(1_000) / since;
-        let own_milli = u32::try_from(own).unwrap_or(u32::MAX).min(u32::from(host.cores) * 1_000);
+        let ran = u32::try_from(self.own_us.saturating_mul(1_000) / since).unwrap_or(u32::MAX);
+        // While others have the cores a batch takes longer than it computes, so the system knows better where it tells.
+        let own_milli = host.own_milli.unwrap_or(ran).min(u32::from(host.cores) * 1_000);
         *self = Self { beside: Some(Beside { host, own_milli, lanes }), told: now, own_us: 0 };
+    }
+
+    /// Cores that others leave, in thousandths, while that is known.
+    pub(super) fn left_milli(&self, now: Time) -> Option<u32> {
+        let beside = self.beside.filter(|_| now - self.told <= KNOWN)?;
+        Some((u32::from(beside.host.cores) * 1_000).saturating_sub(beside.others_milli()))
     }
 }
 
@@ -56,13 +66,22 @@ impl Worker {
     /// What is asked of a device, as a share of what it can do at the speed of the profiles.
     fn asked_of(&self, now: Time, device: DeviceIx) -> f64 {
         let lanes = self.lanes.iter().filter(|lane| lane.device == device).count();
-        let lanes = f64::from(u32::try_from(lanes).unwrap_or(u32::MAX).max(1));
+        self.asked_in_lanes(now, device).0 / f64::from(u32::try_from(lanes).unwrap_or(u32::MAX).max(1))
+    }
+
+    /// The same in lanes that it keeps busy, and how many as fast as batches are now.
+    pub(super) fn asked_in_lanes(&self, now: Time, device: DeviceIx) -> (f64, f64) {
         let each = |class: &Class| {
-            let serving = self.residency.serving(device).filter(|v| admits(class, v));
-            serving.map(|v| self.residency.batched(v).mean / v.run.ratio()).min_by(f64::total_cmp)
+            let serving = || self.residency.serving(device).filter(|v| admits(class, v));
+            let profiled =
+                serving().map(|v| self.residency.batched(v).mean / v.run.ratio()).min_by(f64::total_cmp)?;
+            let live = serving().map(|v| self.residency.batched(v).mean).min_by(f64::total_cmp)?;
+            Some((profiled, live))
         };
-        let asked = self.rates.now(now).filter_map(|(class, per_us)| Some(per_us * each(class)?));
-        asked.fold(0.0, |sum, of| sum + of) / lanes
+        let asked = self.rates.now(now).filter_map(|(class, per_us)| Some((per_us, each(class)?)));
+        asked.fold((0.0, 0.0), |(profiled, live), (per_us, each)| {
+            (profiled + per_us * each.0, live + per_us * each.1)
+        })
     }
 
     /// A batch was bound, and what waits behind it cannot be in time.
@@ -121,7 +140,7 @@ impl Worker {
             // Only what is run says that it is slow; what fades says nothing.
             if signs.live.ratio >= limits.well && signs.unseen.is_some_and(|unseen| unseen.0 == 0) {
                 self.residency.note(device, variant, |trouble| trouble.slow = Some(now));
-                signs.slow = Some(modelless_types::Micros::ZERO);
+                signs.slow = Some(Micros::ZERO);
             }
             let Some(event) = replica::judge(state, &signs) else {
                 return self.residency.look_again(device, variant, now + limits.calm);

@@ -113,6 +113,7 @@ fn bound(actions: &[Action]) -> Option<(BatchId, u32, Vec<u64>)> {
         | Action::Refuse { .. }
         | Action::HandBack { .. }
         | Action::Recut { .. }
+        | Action::Narrow { .. }
         | Action::Drifted { .. }
         | Action::Steadied { .. }
         | Action::Load { .. }

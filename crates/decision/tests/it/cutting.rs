@@ -112,6 +112,7 @@ impl World {
                 | Action::QuarantineOver { .. }
                 | Action::HandBack { .. }
                 | Action::Unload { .. }
+                | Action::Narrow { .. }
                 | Action::Drifted { .. }
                 | Action::Steadied { .. }
                 | Action::Transition { .. } => {}

@@ -189,6 +189,7 @@ impl World {
                 | Action::QuarantineOver { .. }
                 | Action::HandBack { .. }
                 | Action::Recut { .. }
+                | Action::Narrow { .. }
                 | Action::Drifted { .. }
                 | Action::Steadied { .. } => {}
             }

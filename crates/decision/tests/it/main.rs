@@ -12,6 +12,7 @@ mod learning;
 mod lending;
 mod loading;
 mod losing;
+mod narrowing;
 mod picking;
 mod priority;
 mod quarantine;

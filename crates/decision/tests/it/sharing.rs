@@ -326,6 +326,7 @@ impl World {
                 | worker::Action::Load { .. }
                 | worker::Action::Unload { .. }
                 | worker::Action::Recut { .. }
+                | worker::Action::Narrow { .. }
                 | worker::Action::Drifted { .. }
                 | worker::Action::Steadied { .. } => {}
             }

@@ -142,6 +142,7 @@ impl World {
                 | Action::QuarantineOver { .. }
                 | Action::Load { .. }
                 | Action::Recut { .. }
+                | Action::Narrow { .. }
                 | Action::Drifted { .. }
                 | Action::Steadied { .. } => {}
             }
@@ -269,7 +270,9 @@ fn a_replica_that_is_slow_for_a_moment_again_and_again_does_not_go_to_and_fro() 
 
 #[test]
 fn what_a_machine_does_stands_for_a_replica_that_is_spared_and_ends_its_trouble_when_it_is_over() {
-    let host = |busy_milli| Event::Host(Host { cores: 1, busy_milli, steal_permille: 0, runnable: 1 });
+    let host = |busy_milli| {
+        Event::Host(Host { cores: 1, busy_milli, steal_permille: 0, runnable: 1, own_milli: None })
+    };
     let mut world = World::new();
     world.slowness = 4;
     for _ in 0..40 {

@@ -3,7 +3,9 @@
 use crate::common::{TASK, alike, query};
 use crate::shedding::{World, variant};
 use modelless_decision::query::Class;
-use modelless_decision::route::{Action as Routed, End, Event as ToRouter, Limit, Limits, NodeReport, Router};
+use modelless_decision::route::{
+    Action as Routed, End, Event as ToRouter, Limit, Limits, NodeReport, Router,
+};
 use modelless_decision::worker::Event;
 use modelless_decision::{Machine, Query};
 use modelless_types::{Bytes, Micros, NodeId, Priority, QueryKey, Refusal, Time};
@@ -221,6 +223,7 @@ fn what_no_node_takes_of_it_is_refused_and_does_not_wait_at_the_gateway() {
     );
     assert_eq!(router.waiting(), 0);
     let report = NodeReport { limit: Limit { queries: 1, bytes: Bytes(1 << 20) }, ..NodeReport::default() };
-    router.handle(Time(3), ToRouter::Finished { key: QueryKey(0), node: NodeId(1), report, end: End::Unknown });
+    router
+        .handle(Time(3), ToRouter::Finished { key: QueryKey(0), node: NodeId(1), report, end: End::Unknown });
     assert!(matches!(ask(&mut router, 3_000, Priority::SPARE)[..], [Routed::Send { .. }]));
 }

@@ -149,6 +149,7 @@ fn config(lanes: u16, devices: usize, batching: Batching) -> WorkerConfig {
         suspect_after: Micros(2_000),
         servers_apart: true,
         overdue_loads: 2,
+        narrow: true,
     }
 }
 
@@ -349,7 +350,10 @@ impl Shell {
                         held.0 = Held::Unloading;
                     }
                 }
-                Action::Transition { .. } | Action::Drifted { .. } | Action::Steadied { .. } => {}
+                Action::Transition { .. }
+                | Action::Drifted { .. }
+                | Action::Steadied { .. }
+                | Action::Narrow { .. } => {}
             }
         }
         prop_assert_eq!(self.worker.machine.open(), self.queries.len());

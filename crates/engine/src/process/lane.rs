@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 /// Far more than the lanes and pools of any model. Each costs the kernel memory that is not counted as the runner's.
 const MOST_THREADS: u64 = 2_048;
 
+/// In such parts the kernel counts processor time in `/proc`, whatever it counts in itself: a part of its interface.
+const TICK: Duration = Duration::from_millis(10);
+
 /// What a process takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Usage {
@@ -54,6 +57,14 @@ impl Usage {
             threads,
         }
     }
+}
+
+/// What a process took of processors, as its `stat` tells: in user space and for it in the kernel.
+fn ticks(stat: &str) -> Option<u64> {
+    // The name may hold anything, so it is counted from its end: `state` is the first field after it.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    Some(ticks()? + ticks()?)
 }
 
 /// A runner, as its lanes and the watch know it.
@@ -105,6 +116,12 @@ impl Runner {
     /// The most that it has held.
     pub(super) fn peak(&self) -> Option<Bytes> {
         self.pid().and_then(Usage::of).map(|usage| usage.peak)
+    }
+
+    /// Processor time that it has taken, with all of its threads.
+    pub(super) fn processor_time(&self) -> Option<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()?)).ok()?;
+        ticks(&stat).map(|ticks| TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX)))
     }
 
     /// How much private memory it may hold from now on.
@@ -438,6 +455,14 @@ mod tests {
         assert_eq!(Usage::parse(status), usage);
         let own = Usage::of(std::process::id()).unwrap();
         assert!(own.private.0 > 0 && own.private <= own.resident && own.threads > 0, "{own:?}");
+    }
+
+    #[test]
+    fn processor_time_is_read_whatever_a_process_is_called() {
+        let stat = "7 (a) S (b) S 1 7 7 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 1 0 100 0 0";
+        assert_eq!(ticks(stat), Some(300));
+        assert_eq!(ticks("7 (a) S 1"), None);
+        assert!(ticks(&std::fs::read_to_string("/proc/self/stat").unwrap()).is_some());
     }
 
     /// As long as anything here may take before it counts as lost.

@@ -457,6 +457,12 @@ impl Engine for ProcessEngine {
         state.runners.get(&seat.model)?.runner.peak()
     }
 
+    fn processor_time(&self) -> Option<Duration> {
+        let runners: Vec<_> =
+            self.inner.read().runners.values().map(|handle| Arc::clone(&handle.runner)).collect();
+        Some(runners.iter().filter_map(|runner| runner.processor_time()).sum())
+    }
+
     fn events(&self) -> Option<mpsc::Receiver<EngineEvent>> {
         lock(&self.events).take()
     }

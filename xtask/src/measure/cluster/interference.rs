@@ -27,15 +27,15 @@ pub(crate) const MEASURE: Measure = Measure {
     run: measure,
 };
 
-const HOGGED: &str = "hogged";
+pub(super) const HOGGED: &str = "hogged";
 const FREE: &str = "free";
-const BURNERS: usize = 3;
+pub(super) const BURNERS: usize = 3;
 /// Of what one node can carry alone.
 const LOAD: f64 = 0.45;
 /// Every query's bound, over what one takes alone: less than what the hogged node makes of it.
 const BOUND: f64 = 5.0;
 /// Within so long it has to be told.
-const TOLD_WITHIN: Duration = Duration::from_secs(3);
+pub(super) const TOLD_WITHIN: Duration = Duration::from_secs(3);
 const LOADED_WITHIN: Duration = Duration::from_mins(2);
 const CONNECTIONS: u32 = 32;
 
@@ -44,7 +44,12 @@ fn measure(context: &Context) -> Result<Outcome> {
     let [calm, burn, after] =
         context.choose([seconds(20), seconds(30), seconds(20)], [seconds(5), seconds(8), seconds(5)]);
     let rounds: u64 = context.choose(5, 1);
-    let mut world = World::start(context)?;
+    let nodes: [(&str, &[&str]); 2] = [(HOGGED, &["executor.lanes=1"]), (FREE, &["executor.lanes=1"])];
+    let mut world = World::start(context, &nodes, LOAD, BOUND)?;
+    // What burns is the first one's core, and nothing else.
+    world.keep(HOGGED, world.core)?;
+    world.keep(FREE, 0)?;
+    world.settle(context.seed)?;
     let seeds: Vec<u64> = (0..rounds).map(|round| context.seed + 1 + round).collect();
     let all = seeds.iter().map(|seed| world.round(*seed, [calm, burn, after])).collect::<Result<Vec<_>>>()?;
     let of = |of: &dyn Fn(&Round) -> f64| -> Result<(f64, f64)> {
@@ -119,17 +124,19 @@ fn measure(context: &Context) -> Result<Outcome> {
     })
 }
 
-struct World {
+pub(super) struct World {
     // In this order they end.
     load: Side,
     cluster: Cluster,
     _postgres: Postgres,
     gateway: SocketAddr,
+    /// That burns.
     core: u32,
-    name: &'static str,
-    single_ms: f64,
-    bound: Duration,
-    rate: f64,
+    nodes: usize,
+    pub(super) name: &'static str,
+    pub(super) single_ms: f64,
+    pub(super) bound: Duration,
+    pub(super) rate: f64,
     _folder: TempDir,
 }
 
@@ -156,52 +163,64 @@ impl Asked {
 }
 
 impl World {
-    fn start(context: &Context) -> Result<Self> {
+    /// These nodes, asked for a share of what one lane carries, with a bound of so many times what one query takes alone.
+    pub(super) fn start(
+        context: &Context,
+        nodes: &[(&str, &[&str])],
+        load_of_one: f64,
+        bound_over: f64,
+    ) -> Result<Self> {
         let (folder, postgres) = (modelless_testkit::temp_dir("interference")?, Postgres::start()?);
         let (artefacts, made) = (folder.path().join("artefacts"), folder.path().join("package"));
         std::fs::create_dir(&made)?;
         let asked = Asked::of(context, &made)?;
         let mut cluster = Cluster::of(context.binary()?, postgres.url(), &artefacts)?;
-        for node in [HOGGED, FREE] {
-            cluster.executor(node, &["executor.lanes=1"])?;
+        for (node, settings) in nodes {
+            cluster.executor(node, settings)?;
         }
         cluster.scheduler("planner", &[])?;
         let gateway = cluster.gateway("left", &[])?;
-        for node in [HOGGED, FREE] {
+        for (node, _) in nodes {
             cluster.wait_for("left", &format!("name=\"{node}\""), LOADED_WITHIN)?;
         }
         let mut register = program(&context.root, context.binary()?);
         register.args(["model", "register"]).arg(&asked.package);
         output(register.args(["--budget", "none", "--server", &format!("http://{gateway}")]))?;
-        loaded(gateway, asked.variant).with_context(|| cluster.output())?;
-        let (core, other) = (some_core()?, 0);
-        ensure!(core != other, "there is one core only, so there is none to burn beside");
-        for (node, core) in [(HOGGED, core), (FREE, other)] {
-            keep_on(core, cluster.pid(node)?)?;
-        }
+        loaded(gateway, asked.variant, nodes.len()).with_context(|| cluster.output())?;
+        let core = some_core()?;
+        ensure!(core != 0, "there is one core only, so there is none to burn beside");
         let single_ms = alone_ms(gateway, &asked)?;
-        let bound = Duration::from_secs_f64((single_ms * BOUND / 1e3).max(0.02));
+        let bound = Duration::from_secs_f64((single_ms * bound_over / 1e3).max(0.02));
         let target = format!("/v1/tasks/{}?variant={}&latency_ms={}", asked.task, asked.variant, ms(bound));
         let streams = json!([{"target": target, "inputs": asked.inputs}]).to_string();
         let program = context.bench_program("http-load")?;
         let seed = context.seed.to_string();
         let mut load = Side::start(&program, &[&gateway.to_string(), &streams, &seed])?;
         load.ask(&json!({"do": "learn"}))?;
-        let (name, rate) = (asked.variant, LOAD * 1e3 / single_ms);
-        let mut world = Self {
+        let (name, rate) = (asked.variant, load_of_one * 1e3 / single_ms);
+        Ok(Self {
             load,
             cluster,
             _postgres: postgres,
             gateway,
             core,
+            nodes: nodes.len(),
             name,
             single_ms,
             bound,
             rate,
             _folder: folder,
-        };
-        world.ask(context.seed, Duration::from_secs(2))?; // not counted: what is learnt first
-        Ok(world)
+        })
+    }
+
+    /// Keeps what runs a node's models on a core.
+    pub(super) fn keep(&mut self, node: &str, core: u32) -> Result<()> {
+        keep_on(core, self.cluster.pid(node)?)
+    }
+
+    /// Asks for a while that does not count: what is learnt first.
+    pub(super) fn settle(&mut self, seed: u64) -> Result<()> {
+        self.ask(seed, Duration::from_secs(2)).map(drop)
     }
 
     fn question(&self, seed: u64, time: Duration) -> Value {
@@ -220,7 +239,7 @@ impl World {
         Connection::open(self.gateway)?.exchange(&Request::get(path))?.json()
     }
 
-    fn round(&mut self, seed: u64, [calm, burn, after]: [Duration; 3]) -> Result<Round> {
+    pub(super) fn round(&mut self, seed: u64, [calm, burn, after]: [Duration; 3]) -> Result<Round> {
         // The newest event there is: what comes after it is of this round.
         let before = self.get("/v1/events?limit=1")?["last"].as_u64().context("the last event")?;
         self.well()?;
@@ -261,20 +280,20 @@ impl World {
 
     /// Waits until both replicas are what they are without any trouble.
     fn well(&self) -> Result<()> {
-        loaded(self.gateway, self.name).with_context(|| self.cluster.output())
+        loaded(self.gateway, self.name, self.nodes).with_context(|| self.cluster.output())
     }
 }
 
-/// Waits until both nodes have the variant, and neither is in trouble.
-fn loaded(gateway: SocketAddr, variant: &str) -> Result<()> {
+/// Waits until so many nodes have the variant, and none is in trouble.
+fn loaded(gateway: SocketAddr, variant: &str, nodes: usize) -> Result<()> {
     wait::until(LOADED_WITHIN, || {
         let answer = Connection::open(gateway)?.exchange(&Request::get("/v1/replicas"))?.json()?;
         let replicas = answer["replicas"].as_array().context("a list of replicas")?;
         let well =
             replicas.iter().filter(|one| one["variant"] == variant && one["state"] == "active").count();
-        Ok(if well == 2 { Ok(()) } else { Err(answer.to_string()) })
+        Ok(if well == nodes { Ok(()) } else { Err(answer.to_string()) })
     })
-    .context("not both nodes have it in memory, undisturbed")
+    .context("not every node has it in memory, undisturbed")
 }
 
 /// What its profile says that one alone takes.
@@ -299,13 +318,13 @@ fn told_after(events: &Value, began_ms: u64) -> Result<f64> {
 }
 
 /// What was asked in a part of a round.
-struct Phase {
+pub(super) struct Phase {
     sent: usize,
     /// The share that was not answered in time.
-    missed: f64,
+    pub(super) missed: f64,
     /// The share of the answers that the hogged node gave.
     share: f64,
-    p99_ms: f64,
+    pub(super) p99_ms: f64,
     /// Failures, by name.
     why: BTreeMap<String, usize>,
     late: usize,
@@ -341,17 +360,17 @@ impl Phase {
     }
 }
 
-struct Round {
+pub(super) struct Round {
     told_s: f64,
-    phases: [Phase; 4],
+    pub(super) phases: [Phase; 4],
     from: u64,
     to: u64,
     load: Value,
-    events: Value,
+    pub(super) events: Value,
 }
 
 impl Round {
-    fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         let [before, until_told, rest, after] = self.phases.each_ref().map(Phase::json);
         json!({
             "told_s": self.told_s, "from_ms": self.from, "to_ms": self.to, "before": before, "until_it_has_to_be_told": until_told,

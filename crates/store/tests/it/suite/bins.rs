@@ -67,6 +67,9 @@ async fn the_greatest_stands_however_often_and_by_however_many_it_is_said(backen
     assert_eq!(all(&*store).await, [seen(SLOT, 70, &[(1, 100, 7), (2, 7, 1)])]);
 }
 
+/// Two weeks and a day are looked at.
+const _: () = assert!(SLOTS_KEPT >= 15 * Slot::A_DAY);
+
 async fn the_oldest_slots_go_and_a_clock_that_was_wrong_takes_none_away(backend: Backend) {
     let store = backend.open().await;
     let history = store.history();
@@ -79,7 +82,6 @@ async fn the_oldest_slots_go_and_a_clock_that_was_wrong_takes_none_away(backend:
     assert_eq!((kept.len(), kept[0].slot, kept[0].bins.len()), (SLOTS_KEPT as usize, Slot(SLOT + 1), 1));
     history.put_slot(seen(SLOT, 300, &[(1, 1, 1)])).await.unwrap();
     assert_eq!(all(&*store).await, kept, "nor does what is too old come back");
-    assert!(SLOTS_KEPT >= 15 * Slot::A_DAY);
 }
 
 async fn a_slot_tells_of_those_that_were_asked_most(backend: Backend) {
