@@ -322,6 +322,9 @@ impl Router {
         let class = self.class_id(query.class);
         match self.decide(now, class, &query) {
             Verdict::Wait { until } => self.wait(now, class, query, until),
+            Verdict::Send(choice) if self.gives_precedence(now, &query) => {
+                self.stands_behind(now, class, query, choice.node);
+            }
             verdict @ (Verdict::Send(_) | Verdict::Load { .. } | Verdict::Refuse(_)) => {
                 self.settle(now, class, query, verdict);
             }

@@ -56,13 +56,6 @@ pub(super) struct Turn {
     used: u64,
 }
 
-impl Turn {
-    /// Whether what was used for a weight decides.
-    pub(super) fn is_by_weight(&self) -> bool {
-        self.beyond
-    }
-}
-
 /// What a query was charged when it was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Charged {
@@ -180,6 +173,11 @@ impl Sharing {
     pub(super) fn turn(&self, now: Time, task: TaskId, party: Option<AppId>) -> Turn {
         let known = self.account(task, party).filter(|(account, _)| account.is_short(now));
         known.map_or(Turn::default(), |(account, party)| account.turn(party))
+    }
+
+    /// Whether somebody waits of an application whose turn is before this one's.
+    pub(super) fn is_behind_others(&self, task: TaskId, party: Option<AppId>) -> bool {
+        self.account(task, party).is_some_and(|(account, party)| account.is_behind_others(party))
     }
 
     /// Whether an application goes before all priorities: it has used less than is reserved for it.

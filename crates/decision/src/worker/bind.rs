@@ -379,11 +379,8 @@ impl<'a> Draw<'a> {
     /// Whether more of those who wait are in time if the head is given up, and perhaps some who follow it.
     fn gives_way(&self, binding: &Binding) -> bool {
         let head = self.head;
-        // What is reserved gives way to nobody, and others to it as among themselves.
-        let equals = match head.query.priority {
-            Priority::RESERVED => !self.worker.queue.mixed(),
-            _ => !self.worker.queue.mixed_beside_reserved(),
-        };
+        // What is reserved gives way to nobody, and others as among themselves.
+        let equals = head.query.priority != Priority::RESERVED && !self.worker.queue.mixed_beside_reserved();
         let may = !head.alone && !head.query.best_effort && equals && !self.in_time_apart();
         if !may || !self.worker.config.foresight.gives_way || binding.batching != Batching::Deadline {
             return false;

@@ -470,7 +470,7 @@ proptest! {
         let sum: u32 = apps.iter().map(|(_, weight)| weight).sum();
         for (app, weight) in &apps {
             let (part, due) = (part(&got, *app), f64::from(*weight) / f64::from(sum));
-            prop_assert!((part - due).abs() <= 0.08, "{app}: {part} for {due}: {got:?}");
+            prop_assert!((part - due).abs() <= 0.05, "{app}: {part} for {due}: {got:?}");
         }
     }
 
@@ -492,7 +492,7 @@ fn nobody_starves_beside_one_of_a_hundred_times_its_weight() {
     let said = [weighs(1, 100)];
     let (got, _) = come_to(usual(1), &said, &[asks(1, 3.0 * PEAK), asks(2, PEAK)], 10, 3);
     let part = part(&got, 2);
-    assert!((0.004..0.06).contains(&part), "{part}: {got:?}");
+    assert!((0.004..0.05).contains(&part), "{part}: {got:?}");
     // Little is asked for within that: it is as good as alone.
     let (got, _) = come_to(usual(1), &said, &[asks(1, 3.0 * PEAK), asks(2, 4.0)], 10, 3);
     assert!(got[&2].in_time > 20, "{got:?}");
@@ -520,7 +520,8 @@ fn beyond_what_is_reserved_it_goes_by_weight_as_the_others_do() {
     let (got, _) = come_to(usual(1), &said, &[asks(1, 2.0 * PEAK), asks(2, 2.0 * PEAK)], 6, 11);
     assert!((part(&got, 1) - 0.5).abs() < 0.07, "what is reserved is a part of its half: {got:?}");
     let (got, _) = come_to(usual(1), &[reserves(1, 70)], &[asks(1, 2.0 * PEAK), asks(2, 2.0 * PEAK)], 6, 11);
-    assert!((part(&got, 1) - 0.7).abs() < 0.07, "it has more than its half: {got:?}");
+    // In six seconds it has its part of them, and a second of it that it may use ahead.
+    assert!((part(&got, 1) - 0.7 * 7.0 / 6.0).abs() < 0.05, "it has more than its half: {got:?}");
 }
 
 #[test]

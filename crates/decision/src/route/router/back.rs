@@ -38,7 +38,7 @@ impl Router {
             return (elsewhere, false);
         }
         match pick(None) {
-            Verdict::Send(_) => (self.until_too_late(class, query, node), true),
+            Verdict::Send(_) => (Verdict::Wait { until: self.until_too_late(class, query, node) }, true),
             wait @ Verdict::Wait { .. } => (wait, true),
             Verdict::Load { .. } | Verdict::Refuse(_) => (elsewhere, false),
         }
@@ -86,11 +86,11 @@ impl Router {
     }
 
     /// Until the node, idle, would be too late.
-    fn until_too_late(&self, class: ClassId, query: &Query, node: NodeIx) -> Verdict {
+    pub(super) fn until_too_late(&self, class: ClassId, query: &Query, node: NodeIx) -> Time {
         let candidates = self.snapshot.candidates(class);
         let entry = candidates.and_then(|all| all.nodes.iter().find(|entry| entry.node == node));
         let service = entry.map_or(Moments::ZERO, |entry| entry.fastest).mean();
-        Verdict::Wait { until: Time(query.expires.0.saturating_sub(service.0)) }
+        Time(query.expires.0.saturating_sub(service.0))
     }
 
     pub(super) fn handed_back(

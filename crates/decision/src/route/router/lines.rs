@@ -24,7 +24,7 @@ use modelless_types::{AppId, Bytes, ClassId, NodeId, QueryKey, TaskId, Time};
 /// Lines whose first was looked at in vain after which an event ends; the next one goes on behind them.
 const IN_VAIN: u32 = 16;
 
-/// Who goes by weight is to have so many times the time that his node keeps him waiting.
+/// Who goes while not all are answered in time is to have so many times the time that his node keeps him waiting.
 const SPARE: f64 = 1.5;
 
 /// Queries that may go to the same nodes, earliest deadline first.
@@ -167,7 +167,7 @@ impl Router {
                 heads.insert(Head { turn, ..head }); // others of its application went meanwhile
                 continue;
             }
-            let query = self.not_at_the_brink(now, (class, place), freed, turn).unwrap_or(query);
+            let query = self.not_at_the_brink(now, (class, place), freed, query.class.task).unwrap_or(query);
             if matches!(freed, Freed::At(node) if !self.might_take(now, class, node, &query)) {
                 continue;
             }
@@ -234,7 +234,7 @@ impl Router {
         by_turns
     }
 
-    /// Of the line of an application that goes by weight the first that has time to spare at a node. The first of all is at the brink where
+    /// Of the line of an application, where not all are answered in time, the first that has time to spare at a node. The first of all is at the brink where
     /// more is asked than can be answered: its node would take it for one that gives way, and who is answered would be whoever asks the most,
     /// not whose turn it is.
     fn not_at_the_brink(
@@ -242,10 +242,10 @@ impl Router {
         now: Time,
         (class, place): (ClassId, Place),
         freed: Freed,
-        turn: Turn,
+        task: TaskId,
     ) -> Option<Query> {
         let Freed::At(node) = freed else { return None };
-        if !turn.is_by_weight() {
+        if place.party.is_none() || !self.sharing.is_short(now, task) {
             return None;
         }
         let entry = self.snapshot.candidates(class)?.entry(node)?;

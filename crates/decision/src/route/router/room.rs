@@ -1,11 +1,12 @@
 //! Who waits when not all can, and what the router tells whoever shares devices' time among applications.
 
 use super::super::sharing::{Said, Standing};
+use super::super::snapshot::NodeIx;
 use super::lines::Freed;
 use super::{End, Open, Router, Where};
 use crate::query::Query;
 use alloc::vec::Vec;
-use modelless_types::{AppId, Micros, QueryKey, Refusal, TaskId, Time};
+use modelless_types::{AppId, ClassId, Micros, QueryKey, Refusal, TaskId, Time};
 
 /// Before every priority that can be asked for.
 const FIRST: u8 = 0;
@@ -65,6 +66,24 @@ impl Router {
         let Some(key) = self.sharing.gives_way(query, party) else { return false };
         self.give_up_place(key);
         true
+    }
+
+    /// Whether another application of the task is before it and has somebody waiting. Without this whoever comes just when something is free
+    /// would go by how often he comes, not by his weight.
+    pub(super) fn gives_precedence(&mut self, now: Time, query: &Query) -> bool {
+        let task = query.class.task;
+        if !self.sharing.is_short(now, task) {
+            return false;
+        }
+        let party = self.sharing.party(now, query);
+        self.sharing.is_behind_others(task, party)
+    }
+
+    /// It waits with them, and whoever of all of them can goes to the node that it could have gone to.
+    pub(super) fn stands_behind(&mut self, now: Time, class: ClassId, query: Query, node: NodeIx) {
+        let until = self.until_too_late(class, &query, node);
+        self.wait(now, class, query, until);
+        self.serve_waiting(now, Freed::At(node));
     }
 
     fn give_up_place(&mut self, key: QueryKey) {

@@ -170,6 +170,12 @@ impl Account {
         Turn { beyond: true, used: self.parties.get(&app).map_or(0, |party| party.used) }
     }
 
+    pub(super) fn is_behind_others(&self, app: AppId) -> bool {
+        let own = self.turn(app);
+        let waits = |(other, party): &(&AppId, &Party)| **other != app && !party.waiting.is_empty();
+        self.parties.iter().filter(waits).any(|(other, _)| self.turn(*other) < own)
+    }
+
     /// Who gives up his place to one more of `app`: see [`super::Sharing::gives_way`].
     pub(super) fn gives_way(&self, app: AppId) -> Option<QueryKey> {
         let own = self.parties.get(&app)?;
