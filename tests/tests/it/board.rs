@@ -12,6 +12,9 @@ use std::time::Duration;
 /// Until two scrapes saw the last kind of query, however busy the machine.
 const SHOWN_WITHIN: Duration = Duration::from_mins(1);
 
+/// What a server alone does not have: rented machines, and versions on trial. Such questions have to be understood, and may show nothing.
+const ELSEWHERE: [&str; 2] = ["modelless_machines", "modelless_trial_queries"];
+
 fn shipped(file: &str) -> Result<String> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file);
     std::fs::read_to_string(&file).with_context(|| file.display().to_string())
@@ -57,7 +60,8 @@ fn every_panel_of_the_board_shows_something_in_a_real_prometheus() -> Result<()>
         some_queries(&server)?;
         let mut empty = Vec::new();
         for (panel, question) in &questions {
-            if prometheus.ask(question)?.is_empty() {
+            let elsewhere = ELSEWHERE.iter().any(|series| question.contains(series));
+            if prometheus.ask(question)?.is_empty() && !elsewhere {
                 empty.push(format!("{panel}: {question}"));
             }
         }

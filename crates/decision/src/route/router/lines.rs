@@ -128,9 +128,10 @@ impl Lines {
         })
     }
 
+    /// The first of a line that is due then or later; the last where none is.
     fn first_due_after(&self, class: ClassId, place: Place, due: Time) -> Option<QueryKey> {
-        let line = self.of.get(&class)?.get(&place)?;
-        line.queries.range((due, QueryKey(0))..).next().map(|(_, key)| *key)
+        let queries = &self.of.get(&class)?.get(&place)?.queries;
+        queries.range((due, QueryKey(0))..).next().or_else(|| queries.last()).map(|(_, key)| *key)
     }
 
     fn head(&self, class: ClassId, place: Place) -> Option<Head> {
