@@ -301,7 +301,7 @@ impl Service {
                 .map_err(|err| Error::Unreadable { id: saved.id, why: err.to_string() })?,
             None => Plan::default(),
         };
-        let forecast = self.past.forecast(&*self.store, now).await?;
+        let forecast = self.past.forecast(&*self.store, now).await;
         let aheads = aheads(forecast, &catalog, now);
         let share = self.config.discretionary_permille;
         self.asked.idle.read(&before);

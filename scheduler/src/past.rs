@@ -3,7 +3,7 @@
 //! Every scheduler writes what it saw, each slot about once a minute and when it is over; in the store the greatest stands. What could not be
 //! written is tried again. Nothing waits for it: planning goes on by what is known.
 
-use crate::{Error, answered};
+use crate::answered;
 use modelless_decision::forecast::Forecast;
 use modelless_live::Member;
 use modelless_planning::{Bins, Foretold};
@@ -17,6 +17,8 @@ pub(crate) struct Past {
     foretold: Foretold,
     /// It could not be written down the last time.
     troubled: bool,
+    /// Earlier days could not be read the last time.
+    unread: bool,
 }
 
 impl Past {
@@ -43,8 +45,15 @@ impl Past {
         }
     }
 
-    /// What is expected.
-    pub(crate) async fn forecast(&mut self, store: &dyn Store, now: Time) -> Result<&Forecast, Error> {
-        answered(self.foretold.read(store, now)).await
+    /// What is expected; what was last known of it while the store does not tell.
+    pub(crate) async fn forecast(&mut self, store: &dyn Store, now: Time) -> &Forecast {
+        let read = answered(self.foretold.read(store, now)).await.map(|_| ());
+        if let Err(error) = &read
+            && !self.unread
+        {
+            tracing::warn!(%error, "earlier days cannot be read; what was known of them stands");
+        }
+        self.unread = read.is_err();
+        self.foretold.last()
     }
 }

@@ -254,9 +254,8 @@ impl World<'_> {
                     self.nodes[at].cuts.insert(device, (width, lanes));
                     let mut batches = self.nodes[at].batches.values();
                     let busy = batches.any(|b| b.device == device && !b.ended && !b.is_apart());
-                    ensure(!busy, self.now, "lanes are empty when they are cut anew", || {
-                        format!("{device}")
-                    })?;
+                    let which = || format!("{device}");
+                    ensure(!busy, self.now, "lanes are empty when they are cut anew", which)?;
                 }
                 Action::Load { device, variant } => self.load(at, device, variant)?,
                 Action::Unload { device, variant } => self.unload(at, device, variant)?,

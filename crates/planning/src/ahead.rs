@@ -47,6 +47,11 @@ impl Foretold {
         }
         Ok(&self.forecast)
     }
+
+    /// As it was last known.
+    pub fn last(&self) -> &Forecast {
+        &self.forecast
+    }
 }
 
 /// How long the loads of a task take, one after the other, where that is longest: the same whichever nodes somebody reaches.

@@ -32,7 +32,7 @@ struct Counted {
 #[derive(Clone, Debug, Default)]
 pub struct Bins {
     /// What each gateway told last, by name and instance.
-    told: BTreeMap<(String, u64), BTreeMap<Class, u64>>,
+    told: BTreeMap<(String, u64), (BTreeMap<Class, u64>, u64)>,
     looked: Option<Time>,
     slot: Slot,
     seen: Micros,
@@ -85,15 +85,16 @@ impl Bins {
             all = (all || told.is_empty()) && before.is_some() && member.left_out == 0;
             let now: BTreeMap<Class, u64> = member.demand.iter().map(|of| (of.class, of.arrived)).collect();
             for (class, arrived) in before.iter().flat_map(|_| &now) {
-                let known = before.as_ref().and_then(|before| before.get(class)).copied();
-                // A class that was not announced before had nothing, unless some are left out.
-                let Some(known) = known.or((member.left_out == 0).then_some(0)) else { continue };
+                let known = before.as_ref().and_then(|(before, _)| before.get(class)).copied();
+                // A class that was not announced before had nothing, unless some were left out then.
+                let none_left_out = before.as_ref().is_some_and(|(_, left_out)| *left_out == 0);
+                let Some(known) = known.or(none_left_out.then_some(0)) else { continue };
                 let more = arrived.saturating_sub(known);
                 if more > 0 {
                     *came.entry(class.task).or_default() += more;
                 }
             }
-            told.insert(key, now);
+            told.insert(key, (now, u64::from(member.left_out)));
         }
         self.told = told;
         (came, all)

@@ -240,8 +240,10 @@ impl Keeper {
         }
         let wanted = match self.rules {
             Rules::Modelless => {
-                let forecast = self.foretold.read(&*self.store, now).await?;
-                let foreseen = foreseen(forecast, catalog, &start_ups, now);
+                if let Err(error) = self.foretold.read(&*self.store, now).await {
+                    tracing::debug!(%error, "earlier days cannot be read; what was known of them stands");
+                }
+                let foreseen = foreseen(self.foretold.last(), catalog, &start_ups, now);
                 let (counts, busy) = (self.demand.counts(), self.config.busy / self.strain.factor());
                 wanted((counts, &foreseen), (&pools, &start_ups, &self.kinds), times, busy)
             }

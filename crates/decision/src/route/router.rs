@@ -323,7 +323,7 @@ impl Router {
         match self.decide(now, class, &query) {
             Verdict::Wait { until } => self.wait(now, class, query, until),
             Verdict::Send(choice) if self.gives_precedence(now, &query) => {
-                self.stands_behind(now, class, query, choice.node);
+                self.stands_behind(now, class, query, choice);
             }
             verdict @ (Verdict::Send(_) | Verdict::Load { .. } | Verdict::Refuse(_)) => {
                 self.settle(now, class, query, verdict);
@@ -409,7 +409,7 @@ impl Router {
             return self.refuse_seen(now, class, &query, Refusal::QueueFull { limit: SPARE_AT_A_NODE });
         }
         let party = self.sharing.party(now, &query);
-        let level = self.level(&query, party);
+        let level = self.level(now, &query, party);
         if let Err(refusal) = self.make_room(now, &query, party, level) {
             return self.refuse_seen(now, class, &query, refusal);
         }

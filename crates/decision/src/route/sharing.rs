@@ -31,6 +31,8 @@ const AHEAD_US: u64 = 1_000_000;
 const LATELY_US: u64 = 10_000_000;
 /// What was reserved and used may put an application back among those beyond their part by no more than this.
 const BEHIND_US: u64 = 10_000_000;
+/// So many of an application wait before all priorities at most.
+const FIRST_MOST: usize = 64;
 /// Heaviest weight.
 const HEAVIEST: u32 = 1_000;
 
@@ -180,9 +182,11 @@ impl Sharing {
         self.account(task, party).is_some_and(|(account, party)| account.is_behind_others(party))
     }
 
-    /// Whether an application goes before all priorities: it has used less than is reserved for it.
-    pub(super) fn is_within(&self, task: TaskId, party: Option<AppId>) -> bool {
-        self.account(task, party).is_some_and(|(account, party)| account.is_within(party))
+    /// Whether one more of an application is before all priorities among those who wait: not all are answered in time, it has used less than is
+    /// reserved for it, and not too many of it wait so.
+    pub(super) fn waits_first(&self, now: Time, task: TaskId, party: Option<AppId>) -> bool {
+        let known = self.account(task, party).filter(|(account, _)| account.is_short(now));
+        known.is_some_and(|(account, party)| account.is_within(party) && account.waiting(party) < FIRST_MOST)
     }
 
     /// Somebody was refused for want of time or room.
@@ -192,11 +196,11 @@ impl Sharing {
         }
     }
 
-    /// Who waits and is to give way so that one more of another application can wait: the last to be due of the one with the most for its
+    /// Who wait and are to give way, one after the other, so that one more of another application can wait: the last to be due of the one with the most for its
     /// weight, if that one has more for its weight than the other then would have.
-    pub(super) fn gives_way(&self, query: &Query, party: Option<AppId>) -> Option<QueryKey> {
-        let (account, party) = self.account(query.class.task, party)?;
-        account.gives_way(party)
+    pub(super) fn give_way(&self, query: &Query, party: Option<AppId>) -> impl Iterator<Item = QueryKey> {
+        let known = self.account(query.class.task, party);
+        known.into_iter().flat_map(|(account, party)| account.give_way(party))
     }
 
     /// A query is sent that is expected to take so much of a device.

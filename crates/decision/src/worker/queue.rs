@@ -5,14 +5,13 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use modelless_types::{Bytes, Priority, QueryKey, Time};
 
-/// Where a query stands in its class: deadline, then order of coming.
-type Place = (Time, QueryKey);
+/// Where a query stands in its class: whether it is beyond a reserved share, its deadline, then order of coming.
+type Place = (bool, Time, QueryKey);
 
 /// What is within a reserved share stands before all others: behind whoever is due sooner it would come to the brink with them, and be as
 /// late as they are.
 fn place(query: &Query) -> Place {
-    let first = query.priority == Priority::RESERVED;
-    (if first { Time::ZERO } else { query.deadline }, query.key)
+    (query.priority != Priority::RESERVED, query.deadline, query.key)
 }
 
 /// A query with what has happened to it here.
@@ -53,7 +52,7 @@ pub(super) struct Queue {
     queries: BTreeMap<QueryKey, usize>,
     classes: BTreeMap<Class, VecDeque<Entry>>,
     /// By the time they stop waiting.
-    expiry: VecDeque<Place>,
+    expiry: VecDeque<(Time, QueryKey)>,
     demand: BTreeMap<Class, Demand>,
     bytes: Bytes,
     /// How many of them other nodes could answer too.
@@ -146,7 +145,7 @@ impl Queue {
     }
 
     pub(super) fn keys_of(&self, class: &Class) -> Vec<QueryKey> {
-        self.classes.get(class).map(|row| row.iter().map(|entry| entry.place.1).collect()).unwrap_or_default()
+        self.classes.get(class).map(|row| row.iter().map(|entry| entry.place.2).collect()).unwrap_or_default()
     }
 
     pub(super) fn keys(&self) -> Vec<QueryKey> {

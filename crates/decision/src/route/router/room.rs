@@ -1,7 +1,7 @@
 //! Who waits when not all can, and what the router tells whoever shares devices' time among applications.
 
+use super::super::pick::{Choice, Verdict};
 use super::super::sharing::{Said, Standing};
-use super::super::snapshot::NodeIx;
 use super::lines::Freed;
 use super::{End, Open, Router, Where};
 use crate::query::Query;
@@ -11,13 +11,13 @@ use modelless_types::{AppId, ClassId, Micros, QueryKey, Refusal, TaskId, Time};
 /// Before every priority that can be asked for.
 const FIRST: u8 = 0;
 /// So many at most give way to one whose input is large.
-const GIVE_WAY: u32 = 16;
+const GIVE_WAY: usize = 16;
 
 impl Router {
     /// At which level a query waits: others of a higher number may have to give way to it.
-    pub(super) fn level(&self, query: &Query, party: Option<AppId>) -> u8 {
-        let within = self.sharing.is_within(query.class.task, party);
-        if within { FIRST } else { query.priority.level() }
+    pub(super) fn level(&self, now: Time, query: &Query, party: Option<AppId>) -> u8 {
+        let first = self.sharing.waits_first(now, query.class.task, party);
+        if first { FIRST } else { query.priority.level() }
     }
 
     /// Sees to it that one more can wait, or says why not.
@@ -29,7 +29,7 @@ impl Router {
         level: u8,
     ) -> Result<(), Refusal> {
         if self.waiting >= self.limits.waiting {
-            let gave_way = self.displace(level) || self.displace_of(query, party);
+            let gave_way = self.displace(now, level) || self.displace_of(now, query, party);
             self.falls_short(now, query.class.task);
             if !gave_way {
                 return Err(Refusal::QueueFull { limit: self.limits.waiting });
@@ -38,9 +38,8 @@ impl Router {
         let full = |router: &Self| {
             router.waiting_bytes + query.bytes > router.limits.waiting_bytes && router.waiting > 0
         };
-        let mut gave_way = 0;
-        while full(self) && gave_way < GIVE_WAY && self.displace_of(query, party) {
-            gave_way += 1;
+        if full(self) {
+            self.make_room_for_bytes(now, query, party);
         }
         if full(self) {
             return Err(Refusal::BytesFull { limit: self.limits.waiting_bytes });
@@ -48,12 +47,30 @@ impl Router {
         Ok(())
     }
 
+    /// Those who would give up a place to one more of this application do so, if it then has room: nobody does in vain.
+    fn make_room_for_bytes(&mut self, now: Time, query: &Query, party: Option<AppId>) {
+        let needed = (self.waiting_bytes + query.bytes).0.saturating_sub(self.limits.waiting_bytes.0);
+        let (mut freed, mut who) = (0, Vec::new());
+        for key in self.sharing.give_way(query, party).take(GIVE_WAY) {
+            if freed >= needed {
+                break;
+            }
+            freed += self.open.get(&key).map_or(0, |open| open.query.bytes.0);
+            who.push(key);
+        }
+        if freed >= needed {
+            for key in who {
+                self.give_up_place(now, key);
+            }
+        }
+    }
+
     /// Room for a more important query: the least important one that waits, and of those the last to be due, gives up
     /// its place. False when nobody who waits is less important.
-    fn displace(&mut self, by: u8) -> bool {
+    fn displace(&mut self, now: Time, by: u8) -> bool {
         match self.ranks.last() {
             Some(&(level, _, key)) if level > by => {
-                self.give_up_place(key);
+                self.give_up_place(now, key);
                 true
             }
             Some(_) | None => false,
@@ -62,9 +79,9 @@ impl Router {
 
     /// The same among the applications of a task that shares: whoever has the most waiting for its weight gives up a place to one that has
     /// less. Else whoever asks the most would have all the places, and the others would be refused before it is their turn.
-    fn displace_of(&mut self, query: &Query, party: Option<AppId>) -> bool {
-        let Some(key) = self.sharing.gives_way(query, party) else { return false };
-        self.give_up_place(key);
+    fn displace_of(&mut self, now: Time, query: &Query, party: Option<AppId>) -> bool {
+        let Some(key) = self.sharing.give_way(query, party).next() else { return false };
+        self.give_up_place(now, key);
         true
     }
 
@@ -79,15 +96,26 @@ impl Router {
         self.sharing.is_behind_others(task, party)
     }
 
-    /// It waits with them, and whoever of all of them can goes to the node that it could have gone to.
-    pub(super) fn stands_behind(&mut self, now: Time, class: ClassId, query: Query, node: NodeIx) {
-        let until = self.until_too_late(class, &query, node);
+    /// It waits with them, and whoever of all of them can goes to the node that it could have gone to. Where none of them can, it goes.
+    pub(super) fn stands_behind(&mut self, now: Time, class: ClassId, query: Query, choice: Choice) {
+        if self.waiting >= self.limits.waiting {
+            return self.settle(now, class, query, Verdict::Send(choice));
+        }
+        let until = self.until_too_late(class, &query, choice.node);
+        let key = query.key;
         self.wait(now, class, query, until);
-        self.serve_waiting(now, Freed::At(node));
+        let freed = Freed::At(choice.node);
+        self.serve_waiting(now, freed);
+        let waits = |open: &Open| matches!(open.at, Where::Waiting { .. });
+        if self.open.get(&key).is_some_and(waits) && self.load.has_credit(now, choice.node, query.bytes) {
+            self.goes(now, class, query, freed);
+        }
     }
 
-    fn give_up_place(&mut self, key: QueryKey) {
-        self.take(key);
+    fn give_up_place(&mut self, now: Time, key: QueryKey) {
+        if let Some(open) = self.take(key) {
+            self.falls_short(now, open.query.class.task);
+        }
         self.refuse(key, Refusal::QueueFull { limit: self.limits.waiting });
     }
 
@@ -148,7 +176,7 @@ impl Router {
             let Some(Open { query, at }) = self.open.get(&key).cloned() else { continue };
             let Where::Waiting { class, until, level: before, .. } = at else { continue };
             let party = self.sharing.party(now, &query);
-            let level = self.level(&query, party);
+            let level = self.level(now, &query, party);
             self.ranks.remove(&(before, query.deadline, key));
             self.ranks.insert((level, query.deadline, key));
             let place = self.stands_in_line(class, &query, party);

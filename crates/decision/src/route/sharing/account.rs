@@ -140,6 +140,10 @@ impl Account {
         }
     }
 
+    pub(super) fn waiting(&self, app: AppId) -> usize {
+        self.parties.get(&app).map_or(0, |party| party.waiting.len())
+    }
+
     pub(super) fn nobody_waits(&mut self) {
         self.parties.values_mut().for_each(|party| party.waiting.clear());
     }
@@ -176,13 +180,16 @@ impl Account {
         self.parties.iter().filter(waits).any(|(other, _)| self.turn(*other) < own)
     }
 
-    /// Who gives up his place to one more of `app`: see [`super::Sharing::gives_way`].
-    pub(super) fn gives_way(&self, app: AppId) -> Option<QueryKey> {
-        let own = self.parties.get(&app)?;
-        let others = self.parties.iter().filter(|(other, _)| **other != app && !self.is_within(**other));
-        let (_, most) = others.max_by(|(_, a), (_, b)| a.crowd(0, b))?;
-        let more = self.is_within(app) || own.crowd(1, most) == Ordering::Less;
-        most.waiting.last().filter(|_| more).map(|(_, key)| *key)
+    /// Who give up their places to one more of `app`: see [`super::Sharing::give_way`].
+    pub(super) fn give_way(&self, app: AppId) -> impl Iterator<Item = QueryKey> {
+        let most = || {
+            let own = self.parties.get(&app)?;
+            let others = self.parties.iter().filter(|(other, _)| **other != app && !self.is_within(**other));
+            let (_, most) = others.max_by(|(_, a), (_, b)| a.crowd(0, b))?;
+            let more = self.is_within(app) || own.crowd(1, most) == Ordering::Less;
+            more.then_some(most)
+        };
+        most().into_iter().flat_map(|most| most.waiting.iter().rev().map(|(_, key)| *key))
     }
 
     /// Charges what a query is expected to take. Whether that is within what is reserved for its application.
