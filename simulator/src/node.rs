@@ -232,7 +232,7 @@ impl World<'_> {
                     }
                 }
                 Action::Quarantine { key, variant, device, .. } => {
-                    self.quarantine(at, device, variant, key)?
+                    self.quarantine(at, device, variant, key)?;
                 }
                 Action::Discharge { key } => {
                     let answer = self.discharged(at, key)?;
