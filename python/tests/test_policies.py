@@ -70,7 +70,7 @@ def test_only_what_is_said_is_sent() -> None:
     said = pretend.run(set_policy(CORE, ("a", "shop", None), None, None, {"weight": 2, "model": None}))
     assert (said.weight, said.reserve, said.goals) == (2, None, {})
     sent = pretend.sent[0]
-    assert (sent.method, sent.path) == ("PUT", "/v1/policies")
+    assert (sent.method, sent.target) == ("PUT", "/v1/policies")
     assert json.loads(sent.content) == {"tenant": "a", "app": "shop", "goals": {}, "bounds": {}, "weight": 2}
     with pytest.raises(InputError, match="says nothing"):
         pretend.run(set_policy(CORE, (None, "shop", None), None, {}, {"weight": None}))
