@@ -98,6 +98,6 @@ def test_why_one_was_refused_is_told_in_words() -> None:
     }
     pretend = told(body)
     query = pretend.run(ended(CORE, "00000000000000ab"))
-    assert pretend.sent[0].path == "/v1/queries/00000000000000ab/explain"
+    assert pretend.sent[0].target == "/v1/queries/00000000000000ab/explain"
     assert (query.decisions[0].used, query.decisions[0].share, query.decisions[0].reason) == (0.41, 0.25, "too_late")
     assert str(query) == f"00000000000000ab of a/shop, t: too_late\n  1.500 ms after it came: refused: too_late; {because}"
