@@ -131,8 +131,10 @@ pub struct Narrowing {
     narrowed: Option<(u16, By, String)>,
     changed: Option<Time>,
     widened: Option<Time>,
-    /// Since when others leave room for more.
+    /// Since when others leave room for more, ...
     roomy: Option<Time>,
+    /// ... and since when they leave as much as would not close a lane, while nothing is interfered.
+    calm: Option<Time>,
     relapses: u8,
     /// What batches took since the last change, and before it.
     since: Told,
@@ -181,9 +183,9 @@ impl Narrowing {
     /// What follows from what is seen now. To be asked about twice a second while something is interfered or narrowed.
     pub fn judge(&mut self, now: Time, scene: &Scene) -> Option<Change> {
         let open = self.open(scene.all, scene.width);
-        let at_most = scene.fits(SURE);
-        let roomy = at_most.is_some_and(|lanes| lanes > open);
-        self.roomy = if roomy { self.roomy.or(Some(now)) } else { None };
+        let more = |margin| scene.fits(margin).is_some_and(|lanes| lanes > open);
+        self.roomy = more(SURE).then(|| self.roomy.unwrap_or(now));
+        self.calm = (more(MARGIN) && scene.interfered.is_none()).then(|| self.calm.unwrap_or(now));
         if self.changed.is_some_and(|at| now - at < DWELL) {
             return None;
         }
@@ -207,7 +209,7 @@ impl Narrowing {
         let cores = lanes.saturating_mul(scene.width.max(1));
         self.narrowed = (lanes < scene.all).then(|| (cores, by, cause.clone()));
         self.changed = Some(now);
-        self.roomy = None;
+        (self.roomy, self.calm) = (None, None);
         self.before = self.since.ratio;
         (self.since, self.crowded, self.spared) = (Told::default(), Told::default(), Told::default());
         Change { lanes, cause }
@@ -232,12 +234,15 @@ impl Narrowing {
         }
         match (by, scene.fits(SURE)) {
             (By::Others, Some(lanes)) => {
+                // Others who go on taking a little would else keep a lane closed for ever that they would not have closed.
+                let tried = Micros(TRY.0 << self.relapses);
+                let calm = self.calm.filter(|since| now - *since >= tried).and_then(|_| scene.fits(MARGIN));
                 let hold = self.hold();
-                let long = self.roomy.is_some_and(|since| now - since >= hold);
-                let why = || {
-                    format!("others have left {} cores and more for {}", tenth(scene.left_milli), time(hold))
-                };
-                (long && lanes > open).then(|| (lanes, why()))
+                let sure = self.roomy.filter(|since| now - *since >= hold).map(|_| (lanes, hold));
+                let (lanes, long) = sure.or(calm.map(|lanes| (lanes, tried)))?;
+                let why =
+                    format!("others have left {} cores and more for {}", tenth(scene.left_milli), time(long));
+                (lanes > open).then_some((lanes, why))
             }
             (By::EachOther, _) | (By::Others, None) => {
                 let tried = Micros(TRY.0 << self.relapses);

@@ -5,7 +5,7 @@ use modelless_decision::fleet::{Pool, StartUp};
 use modelless_decision::forecast::{self, AGAIN, Ahead, BAND, Forecast, History, Peak, lead};
 use modelless_decision::hire::{Asked, Expected};
 use modelless_decision::query::Class;
-use modelless_store::{Catalog, Result, SlotSeen, Store};
+use modelless_store::{BINS_A_SLOT, Catalog, Result, SlotSeen, Store};
 use modelless_types::{Micros, Slot, Task, TaskId, Time, VariantSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -20,7 +20,10 @@ const NAMED: usize = 3;
 pub fn history(slots: &[SlotSeen]) -> History {
     let mut history = History::default();
     for SlotSeen { slot, seen_s, bins } in slots {
-        history.saw(*slot, *seen_s);
+        // Where as many tasks are told of as there may be, of the others nothing is known.
+        if bins.len() < BINS_A_SLOT {
+            history.saw(*slot, *seen_s);
+        }
         for (task, bin) in bins {
             history.asked(*task, *slot, *bin);
         }
@@ -154,5 +157,22 @@ impl Foreseen {
             pool.name,
             seconds(start_up.nearly_always())
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modelless_types::Bin;
+
+    #[test]
+    fn of_a_slot_that_is_full_nothing_is_known_of_those_it_does_not_tell_of() {
+        let bins = |many: u32| (1..=many).map(|task| (TaskId(task), Bin { peak_per_1000_s: 1, queries: 9 }));
+        let most = u32::try_from(BINS_A_SLOT).unwrap();
+        let of = |many: u32| {
+            let seen = SlotSeen { slot: Slot(5_000), seen_s: 300, bins: bins(many).collect() };
+            history(&[seen]).bin(TaskId(most + 1), Slot(5_000))
+        };
+        assert_eq!((of(most - 1), of(most)), (Some(Bin::default()), None));
     }
 }

@@ -1,6 +1,6 @@
 //! What is brought into memory: once, whole, and told how long it took.
 
-use super::{LONG, Setup, bed, bed_with, config, echo};
+use super::{Bed, LONG, Setup, bed, bed_with, config, echo};
 use crate::Config;
 use modelless_engine::fake::{FakeModel, Fault};
 use modelless_store::TaskChange;
@@ -29,13 +29,9 @@ async fn a_herd_on_a_cold_model_loads_it_once() {
     assert_eq!(loads, 1, "{history:?}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_loaded_serves_on_when_its_task_is_asked_with_other_rules() {
-    let mut bed = bed(None).await;
-    bed.ask(1);
-    assert_eq!(bed.wrong_of(1).await, 0);
+/// The task is another one, and the node has heard of it.
+async fn changes_task(bed: &Bed, change: TaskChange) {
     let version = bed.handle.catalogue().version;
-    let change = TaskChange { live_accuracy: Some(LiveRule::Floors), ..TaskChange::default() };
     bed.store.change_task(bed.task, change).await.expect("a task");
     bed.handle.catalog_changed();
     timeout(LONG, async {
@@ -45,6 +41,15 @@ async fn what_is_loaded_serves_on_when_its_task_is_asked_with_other_rules() {
     })
     .await
     .expect("it reads the catalogue");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_loaded_serves_on_when_its_task_is_asked_with_other_rules() {
+    let mut bed = bed(None).await;
+    bed.ask(1);
+    assert_eq!(bed.wrong_of(1).await, 0);
+    let change = TaskChange { live_accuracy: Some(LiveRule::Floors), ..TaskChange::default() };
+    changes_task(&bed, change).await;
     bed.ask(2);
     assert_eq!(bed.wrong_of(1).await, 0);
     let store = bed.end().await;
@@ -67,17 +72,8 @@ async fn what_is_being_loaded_while_its_task_changes_serves_once_it_is_there() {
         status.replicas.iter().any(|one| one.variant == fast.id && one.state == ReplicaState::Loading)
     };
     timeout(LONG, status.wait_for(loading)).await.expect("in time").expect("it runs");
-    let version = bed.handle.catalogue().version;
     let change = TaskChange { keep: Some(KeepFor::seconds(5).expect("a time")), ..TaskChange::default() };
-    bed.store.change_task(bed.task, change).await.expect("a task");
-    bed.handle.catalog_changed();
-    timeout(LONG, async {
-        while bed.handle.catalogue().version == version {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await
-    .expect("it reads the catalogue");
+    changes_task(&bed, change).await;
     assert!(loading(&status.borrow_and_update()), "the load is still under way, or this shows nothing");
     assert_eq!(bed.wrong_of(1).await, 0);
     bed.end().await;

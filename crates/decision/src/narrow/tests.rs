@@ -51,6 +51,18 @@ fn fewer_lanes_run_while_others_take_a_core_and_all_again_when_they_have_gone() 
 }
 
 #[test]
+fn others_who_go_on_taking_what_would_close_no_lane_keep_none_closed() {
+    let mut of = Narrowing::default();
+    of.judge(at(100), &hogged()).expect("a change");
+    let little = Scene { left_milli: Some(1_800), ..calm() };
+    assert_eq!(changes(&mut of, (110, 300), &little), [(at(140), 2)], "it is tried after half a minute");
+    // Not while something is slowed down.
+    let mut of = Narrowing::default();
+    of.judge(at(100), &hogged()).expect("a change");
+    assert_eq!(changes(&mut of, (110, 300), &Scene { left_milli: Some(1_800), ..hogged() }), []);
+}
+
+#[test]
 fn what_is_not_interfered_or_does_not_fit_or_shares_all_cores_is_left_alone() {
     for scene in [
         Scene { interfered: None, ..hogged() },

@@ -225,7 +225,7 @@ impl Sharing {
     /// How an application stands, as long as the task is short.
     pub(super) fn standing_of(&self, now: Time, task: TaskId, app: AppId) -> Option<Standing> {
         let account = self.tasks.get(&task).filter(|account| account.is_short(now))?;
-        account.standing(app).or_else(|| account.standing(OTHERS))
+        account.standing(app) // what others together used, who are not told apart, is none of its own
     }
 
     /// The same of all applications of tasks that are short; those who are not told apart have number 0.
