@@ -99,6 +99,7 @@ def words(path: Path) -> Tuple[str, ...]:
         ("AsyncTasks", "Tasks"),
         ("AsyncModels", "Models"),
         ("AsyncJobs", "Jobs"),
+        ("AsyncPolicies", "Policies"),
         ("AsyncIterator", "Iterator"),
         ("async for ", "for "),
         ("__aenter__", "__enter__"),

@@ -243,6 +243,19 @@ pub(crate) fn policies() -> Doc {
 pub(crate) fn set_policy() -> Doc {
     let mut body = json!({"type": "object", "additionalProperties": false, "properties": policy()});
     body["properties"]["app"] = json!({"anyOf": [plain_name(), {"type": "null"}], "description": "One that is there: its first key makes it. Without it all of the tenant's, which only the operator may say."});
+    // What is a task's needs one, and what is an application's: nothing else of the body says so.
+    let needs = |said: &str, kind: &str, needed: &str| {
+        json!({
+            "if": {"required": [said], "properties": {(said): {"type": kind}}},
+            "then": {"required": [needed], "properties": {(needed): {"type": "string"}}},
+        })
+    };
+    body["allOf"] = json!([
+        needs("model", "string", "task"),
+        needs("variant", "string", "task"),
+        needs("weight", "integer", "app"),
+        needs("reserve", "number", "app"),
+    ]);
     body["example"] =
         json!({"app": "shop", "task": "fashion", "goals": {"accuracy": 0.9}, "bounds": {"max_cost": 0.001}});
     Doc::new("setPolicy", "access", "Say what holds for the queries of an application or a tenant")
