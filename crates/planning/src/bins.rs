@@ -32,7 +32,7 @@ struct Counted {
 #[derive(Clone, Debug, Default)]
 pub struct Bins {
     /// What each gateway told last, by name and instance.
-    told: BTreeMap<(String, u64), (BTreeMap<Class, u64>, u64)>,
+    told: BTreeMap<(String, u64), (BTreeMap<Class, u64>, u32)>,
     looked: Option<Time>,
     slot: Slot,
     seen: Micros,
@@ -82,19 +82,19 @@ impl Bins {
         for member in members.iter().filter(|member| member.role == Role::Gateway) {
             let key = (member.name.clone(), member.instance);
             let before = self.told.remove(&key);
-            all = (all || told.is_empty()) && before.is_some() && member.left_out == 0;
+            let left_out = before.as_ref().map_or(0, |(_, left_out)| *left_out).max(member.left_out);
+            all = (all || told.is_empty()) && before.is_some() && left_out == 0;
             let now: BTreeMap<Class, u64> = member.demand.iter().map(|of| (of.class, of.arrived)).collect();
             for (class, arrived) in before.iter().flat_map(|_| &now) {
                 let known = before.as_ref().and_then(|(before, _)| before.get(class)).copied();
-                // A class that was not announced before had nothing, unless some were left out then.
-                let none_left_out = before.as_ref().is_some_and(|(_, left_out)| *left_out == 0);
-                let Some(known) = known.or(none_left_out.then_some(0)) else { continue };
+                // A class that was not announced before had nothing, unless some were left out then or are now.
+                let Some(known) = known.or((left_out == 0).then_some(0)) else { continue };
                 let more = arrived.saturating_sub(known);
                 if more > 0 {
                     *came.entry(class.task).or_default() += more;
                 }
             }
-            told.insert(key, (now, u64::from(member.left_out)));
+            told.insert(key, (now, member.left_out));
         }
         self.told = told;
         (came, all)
@@ -221,12 +221,13 @@ mod tests {
         bins.look(at(2), Some(&[with(&[(0, 900)], 0)])); // met again
         bins.look(at(3), Some(&[with(&[(0, 910), (1, 5)], 0)]));
         bins.look(at(4), Some(&[with(&[(0, 911), (2, 5_000)], 3)])); // nobody knows when the third came
-        bins.look(at(5), None);
-        bins.look(at(6), Some(&[with(&[(0, 915)], 0)])); // since the live state was away
+        bins.look(at(5), Some(&[with(&[(0, 912), (2, 5_001), (3, 7_000)], 0)])); // nor of the fourth, though none is left out now
+        bins.look(at(6), None);
+        bins.look(at(7), Some(&[with(&[(0, 915)], 0)])); // since the live state was away
         bins.look(at(40), Some(&[with(&[(0, 9_999)], 0)]));
         bins.look(at(41), Some(&[with(&[(0, 10_000)], 0), gateway(2, &[(0, 1_000_000)])]));
         bins.look(at(301), Some(&[]));
-        assert_eq!(said(&mut bins), [(0, 1, Some((3_200, 10 + 5 + 1 + 1)))]);
+        assert_eq!(said(&mut bins), [(0, 1, Some((3_600, 10 + 5 + 1 + 2 + 1)))]);
     }
 
     #[test]
