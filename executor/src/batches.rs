@@ -9,7 +9,7 @@ use crate::log::{About, keys};
 use modelless_adapter::{Decoded, OutputParams, PrepareError, Scratch};
 use modelless_decision::worker::{BatchId, Event, Failure, LaneIx, Outcome, Reason};
 use modelless_decision::{Correction, Moments};
-use modelless_engine::{BatchError, BatchResult, BatchSlot, EngineError};
+use modelless_engine::{BatchError, BatchResult, BatchSlot, EngineError, says_memory};
 use modelless_types::{Engine as EngineKind, Micros, Processor, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Body, InputFault};
 use std::cell::RefCell;
@@ -100,8 +100,9 @@ impl Flight {
 }
 
 /// What an engine's error says of a batch.
-pub(crate) const fn failure(error: &BatchError) -> Failure {
+pub(crate) fn failure(error: &BatchError) -> Failure {
     match error {
+        BatchError::Model(why) if says_memory(why) => Failure::Memory,
         BatchError::Model(_) | BatchError::Shape(_) => Failure::Model,
         BatchError::Crashed(_) | BatchError::Killed(_) => Failure::Process,
         BatchError::Hung(_) => Failure::Hung,
@@ -448,7 +449,7 @@ impl Handle {
             Err(BatchError::Revoked) => Outcome::Revoked,
             Err(error) => {
                 let outcome = Outcome::Failed { failure: failure(&error), why: error.to_string() };
-                if !matches!(failure(&error), Failure::Model | Failure::Unreachable) {
+                if !matches!(failure(&error), Failure::Model | Failure::Memory | Failure::Unreachable) {
                     return self.fell_through(batch, outcome);
                 }
                 outcome

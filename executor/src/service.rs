@@ -25,6 +25,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+/// So long after its engines have ended a node waits for loads that have not.
+const LOADS_END_WITHIN: Duration = Duration::from_secs(2);
 /// How often slow figures (corrections) are made known, and the catalogue's version is asked for.
 const TICK: Duration = Duration::from_secs(1);
 /// Longer than the store lets any statement take.
@@ -215,6 +217,7 @@ impl Service {
                     if let Some(host) = machine.look(Instant::now(), handle.engine().processor_time()) {
                         handle.feed(Event::Host(host));
                     }
+                    handle.weigh_what_is_held();
                     me.publish();
                 }
                 () = &mut timer => {}
@@ -291,7 +294,10 @@ impl Service {
         let core = self.handle.core();
         core.quarantine.engine().shutdown().await;
         core.tasks.close();
-        core.tasks.wait().await;
+        // Loads end with their engines. What fetches or checks a large artefact does not, and nobody needs that any more.
+        if tokio::time::timeout(LOADS_END_WITHIN, core.tasks.wait()).await.is_err() {
+            tracing::warn!(tasks = core.tasks.len(), "what was being fetched or loaded is left as it is");
+        }
         let history = core.history.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(history) = history else { return };
         for replica in core.driver.look(|worker, _| worker.replicas()) {
@@ -465,10 +471,12 @@ impl Service {
     /// Makes known what changed, to the gateway's routing and to people.
     fn publish(&self) {
         let core = self.handle.core();
-        let (offers, replicas, memory_used, load, (lanes, _), narrowed) = core.driver.look(|worker, now| {
-            let (lanes, narrowed) = (worker.lanes_of(DeviceIx(0)), worker.narrowed());
-            (worker.offers(now), worker.replicas(), worker.memory_used(), worker.load(), lanes, narrowed)
-        });
+        let (offers, replicas, memory_used, load, (lanes, _), narrowed, caution) =
+            core.driver.look(|worker, now| {
+                let (lanes, narrowed) = (worker.lanes_of(DeviceIx(0)), worker.narrowed());
+                let (used, caution) = (worker.memory_used(), worker.caution(now));
+                (worker.offers(now), worker.replicas(), used, worker.load(), lanes, narrowed, caution)
+            });
         let known = self.handle.catalogue();
         *core.told.lock().unwrap_or_else(PoisonError::into_inner) =
             replicas.iter().map(|replica| (replica.variant, replica.correction)).collect();
@@ -499,6 +507,7 @@ impl Service {
         let status = NodeStatus {
             lanes,
             narrowed,
+            caution: worth_telling(caution),
             memory_used,
             load: tally.with(load),
             draining: core.draining.load(Ordering::SeqCst),
@@ -520,6 +529,12 @@ impl Service {
             self.handle.report();
         }
     }
+}
+
+/// How cautious the node is, in tenths: what fades all the time is not to be news all the time.
+fn worth_telling(caution: f64) -> Option<f64> {
+    let tenths = (caution * 10.0).round();
+    (tenths > 10.0).then_some(tenths / 10.0)
 }
 
 /// Does something with the store, unless the end comes first. A store that is cut off would never be done.

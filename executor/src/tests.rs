@@ -1,4 +1,5 @@
 mod cancelling;
+mod cautious;
 mod cutting;
 mod draining;
 mod hanging;

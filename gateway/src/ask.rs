@@ -353,12 +353,9 @@ async fn answered(
                 Ok(taken) => taken,
                 Err(refusal) => {
                     router.turned_away(now, key, &refusal);
-                    // Where no machine is there, none would ever come for it unless it counted.
-                    if matches!(refusal, Refusal::NothingRunnable { .. })
-                        && !once_more
-                        && let Some(class) = admission::wanted(router.snapshot(), task.task.id, &goals)
-                    {
-                        core.demand.arrived(class, now);
+                    if !once_more {
+                        let asked = (router.snapshot(), task.task.id, &goals);
+                        core.demand.turned_away(asked, &refusal, now);
                     }
                     entered = Entered::Refused(refusal);
                     return None;

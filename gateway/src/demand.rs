@@ -3,8 +3,10 @@
 //! Classes that nobody has asked for in a while are not forgotten, since what is told must not fall; but there is a bound, and of what
 //! comes beyond it only that there is such is known.
 
+use modelless_decision::admission;
 use modelless_decision::query::Class;
-use modelless_types::{Micros, TaskId, Time};
+use modelless_decision::route::Snapshot;
+use modelless_types::{Goals, Micros, Refusal, TaskId, Time};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -75,6 +77,20 @@ impl Demands {
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that is refused because no machine is there counts all the same: none would ever come for it otherwise.
+    pub(crate) fn turned_away(
+        &self,
+        (snapshot, task, goals): (&Snapshot, TaskId, &Goals),
+        refusal: &Refusal,
+        now: Time,
+    ) {
+        if matches!(refusal, Refusal::NothingRunnable { .. })
+            && let Some(class) = admission::wanted(snapshot, task, goals)
+        {
+            self.arrived(class, now);
+        }
     }
 
     pub(crate) fn arrived(&self, class: Class, now: Time) {

@@ -65,6 +65,7 @@ pub(crate) fn gauges(view: &View, sent: impl Fn(NodeId) -> usize) -> Vec<NodeGau
         started_unix_us: node.started_unix_us,
         lanes: u64::from(node.lanes),
         lanes_busy: u64::from(node.load.lanes_busy),
+        caution: node.caution.unwrap_or(1.0),
         queued: u64::from(node.load.queued),
         running: u64::from(node.load.running),
         batches: node.load.batches,

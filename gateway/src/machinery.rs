@@ -12,7 +12,7 @@ use modelless_decision::fleet::{Decision, Input, List, Listed, Pool, PoolReport,
 use modelless_decision::forecast::Forecast;
 use modelless_decision::hire::Counts;
 use modelless_live::Role;
-use modelless_planning::{Kinds, Learnt, PoolSetting, Times, foreseen, learn, node, ruled, wanted};
+use modelless_planning::{Kinds, Learnt, PoolSetting, Rentable, Times, foreseen, learn, node, ruled, wanted};
 use modelless_store::{Catalog, Machine, Node, PoolStands, UnixMicros};
 use modelless_types::{MachineState, Micros, PricePerHour, Time};
 use serde::Deserialize;
@@ -155,6 +155,10 @@ impl Told {
         let Self { settings, budget, busy, strain, listed, rules, at, mut machines, ended, nodes: stored } =
             self;
         machines.retain(|machine| without != Some(machine.name.as_str()));
+        for machine in &mut machines {
+            let of = settings.iter().find(|of| of.rules.name == machine.pool);
+            machine.price = of.map_or(machine.price, |of| of.rules.price); // as a scheduler does
+        }
         let learnt: Vec<Learnt> = settings.iter().map(|of| learn(of, (&machines, &ended), now)).collect();
         let start_ups: Vec<StartUp> = learnt.iter().map(|of| of.start_up).collect();
         let pools: Vec<Pool> = learnt.iter().map(|of| of.pool.clone()).collect();
@@ -163,7 +167,9 @@ impl Told {
         let kinds: Vec<Kinds> = settings.iter().map(kind).collect();
         let times = Times::of(catalog, &kinds);
         let foreseen = foreseen(forecast, catalog, &start_ups, now);
-        let wanted = wanted((counts, &foreseen), (&pools, &start_ups, &kinds), &times, busy / strain);
+        let room =
+            Rentable { pools: &learnt, kinds: &kinds, machines: &machines, budget, busy: busy / strain };
+        let wanted = wanted((counts, &foreseen), room, &times);
         let members = core.members();
         let there = members.iter().filter(|member| member.role == Role::Node);
         let there = there.filter(|member| without != Some(member.name.as_str()));

@@ -356,7 +356,8 @@ impl Bench<'_> {
         (until, times): (Option<Instant>, &Times),
         report: Report<'_>,
     ) -> Result<AccuracyMeasure, Error> {
-        let most = times.ended.as_ref().map_or(u32::MAX, |(ended, _)| ended - 1);
+        // No batch that was not seen to end in time: one that takes too long or too much memory would cost the whole profile.
+        let most = times.all.last_key_value().map_or(self.source.settings.max_batch, |(largest, _)| *largest);
         let most = most.min(self.source.settings.max_batch).max(1);
         let size = self.profiler.config.accuracy_batch.clamp(1, most) as usize;
         let mut scratch = Scratch::default();

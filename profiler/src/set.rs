@@ -12,7 +12,7 @@ use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 use modelless_types::{DType, Task, TaskKind};
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -40,6 +40,7 @@ impl LabelledSet {
     ///   `{"label", "text"}`. What [`LabelledSet::pack`] writes;
     /// * a `.csv` file with lines `FILE,LABEL`: files relative to it, labels as the task writes them or their positions.
     pub fn open(path: &Path, name: &str, task: &Task) -> Result<Self, Error> {
+        is_counted(path, task)?;
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         if file.ends_with(".jsonl") || file.ends_with(".jsonl.gz") {
             let read = |source| Error::Read { path: path.to_owned(), source };
@@ -69,6 +70,7 @@ impl LabelledSet {
 
     /// Reads what [`LabelledSet::pack`] wrote, gzipped or not; `path` is for messages.
     pub fn unpack(file: File, path: &Path, name: &str, task: &Task) -> Result<Self, Error> {
+        is_counted(path, task)?;
         let read = |source| Error::Read { path: path.to_owned(), source };
         let mut file = BufReader::new(file);
         let gzipped = file.fill_buf().map_err(read)?.starts_with(&[0x1f, 0x8b]);
@@ -102,6 +104,7 @@ impl LabelledSet {
     pub(crate) fn can_be_unpacked(&self) -> Result<bool, Error> {
         let mut bytes = 0;
         for (item, _) in &self.items {
+            bytes += BESIDES as u64;
             bytes += match item {
                 Item::Here(bytes) => bytes.len() as u64,
                 Item::File(path) => {
@@ -193,6 +196,21 @@ struct Line {
     text: Option<String>,
 }
 
+/// What is counted would be shown as what the task says its accuracy is.
+fn is_counted(path: &Path, task: &Task) -> Result<(), Error> {
+    if COUNTED.contains(&task.metric.as_str()) {
+        return Ok(());
+    }
+    let why = format!(
+        "the metric of the task {:?} is {:?}, which is not measured here; it can be declared with the model (`accuracy`) instead of a \
+         labelled set, or the task's metric be one of those that are: {}",
+        task.name,
+        task.metric,
+        COUNTED.join(", ")
+    );
+    Err(Error::Set { path: path.to_owned(), why })
+}
+
 /// By its position in the task's labels, or as the task writes it.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
@@ -203,9 +221,22 @@ enum Label {
 
 /// Larger sets are refused rather than read into memory.
 const MAX_BYTES: usize = 1 << 30;
+/// What an item takes besides its input. A file of a few megabytes can hold a hundred million empty ones.
+const BESIDES: usize = 64;
+/// What is counted on a labelled set: whether the answer is the label, and for vectors whether the nearest other item has the same one.
+const COUNTED: [&str; 4] = ["top-1", "accuracy", "nearest", "agreement"];
 
 fn from_lines(lines: impl BufRead, path: &Path, task: &Task) -> Result<Vec<(Item, usize)>, Error> {
-    let (mut items, mut own) = (Vec::new(), Vec::<String>::new());
+    from_lines_within(MAX_BYTES, lines, path, task)
+}
+
+fn from_lines_within(
+    most: usize,
+    lines: impl BufRead,
+    path: &Path,
+    task: &Task,
+) -> Result<Vec<(Item, usize)>, Error> {
+    let (mut items, mut own) = (Vec::new(), BTreeMap::<String, usize>::new());
     let mut held = 0;
     // One line may be as long as all of them together, and no longer.
     for (number, line) in lines.take(2 * MAX_BYTES as u64).lines().enumerate() {
@@ -220,10 +251,9 @@ fn from_lines(lines: impl BufRead, path: &Path, task: &Task) -> Result<Vec<(Item
             Label::Class(class) => Some(class).filter(|class| fits(*class, task)),
             // What belongs together is all that such labels say, so the set has its own.
             Label::Name(name) if task.kind == TaskKind::FeatureExtraction => {
-                Some(own.iter().position(|known| *known == name).unwrap_or_else(|| {
-                    own.push(name);
-                    own.len() - 1
-                }))
+                let next = own.len();
+                held += name.len() + BESIDES;
+                Some(*own.entry(name).or_insert(next))
             }
             Label::Name(name) => task.labels.iter().position(|known| *known == name),
         };
@@ -238,10 +268,10 @@ fn from_lines(lines: impl BufRead, path: &Path, task: &Task) -> Result<Vec<(Item
                 return Err(fault("expected either `input`, in base64, or `text`".to_owned()));
             }
         };
-        held += input.len();
-        if held > MAX_BYTES {
+        held += input.len() + BESIDES;
+        if held > most {
             return Err(fault(format!(
-                "the inputs so far have more than the {MAX_BYTES} bytes that are read"
+                "the items so far have more than the {most} bytes that are read, {BESIDES} of each for itself"
             )));
         }
         items.push((Item::Here(input.into()), class));
@@ -490,11 +520,24 @@ mod tests {
     }
 
     #[test]
+    fn items_without_an_input_count_for_the_memory_that_they_take() {
+        let lines = "{\"label\":0,\"text\":\"\"}\n".repeat(10);
+        let texts = task(TaskKind::TextClassification, &["a"], &[]);
+        let read = |most| from_lines_within(most, lines.as_bytes(), Path::new("many"), &texts);
+        assert_eq!(read(10 * BESIDES).unwrap().len(), 10);
+        let error = read(10 * BESIDES - 1).unwrap_err().to_string();
+        assert!(error.contains("line 10") && error.contains("64 of each for itself"), "{error}");
+    }
+
+    #[test]
     fn a_set_that_does_not_fit_is_refused() {
         let few = task(TaskKind::ImageClassification, &["a", "b"], &[]);
         assert!(matches!(LabelledSet::open(&sample(), "s", &few), Err(Error::SetMismatch { .. })));
         let missing = LabelledSet::open(Path::new("no-images-idx3-ubyte.gz"), "s", &few);
         assert!(missing.unwrap_err().to_string().contains("no-images-idx3"));
         assert!(LabelledSet::open(Path::new("what"), "s", &few).is_err());
+        let other = Task { metric: "f1".to_owned(), ..few };
+        let error = LabelledSet::open(&sample(), "s", &other).unwrap_err().to_string();
+        assert!(error.contains("\"f1\", which is not measured here"), "{error}");
     }
 }

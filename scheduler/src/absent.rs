@@ -25,7 +25,7 @@ impl Absent {
         next: &mut Plan,
         before: &Plan,
         reached: &BTreeSet<NodeId>,
-        members: Option<&Vec<Member>>,
+        members: Option<&[Member]>,
     ) {
         let now = Instant::now();
         let announced: BTreeSet<NodeId> = members

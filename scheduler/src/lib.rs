@@ -284,16 +284,28 @@ impl Service {
         }
     }
 
-    /// One round: observe, plan, save, tell. Saving the same pins again is left out.
+    /// One round: observe, plan, save, tell, and judge what is tried. Saving the same pins again is left out.
     pub async fn round(&mut self) -> Result<(), Error> {
         self.look_at_nodes();
         let now = Time((self.wall)().0);
         let (members, answers) = self.look_at_demand();
         self.past.look(&*self.store, now, answers.then_some(&members[..])).await;
+        let catalog = answered(self.store.catalog()).await?;
+        let planned = self.plan(&catalog, (&members, answers), now).await;
+        // Whatever came of the plan: a bad version must not keep its share because of it.
+        let judged = self.end_trials(&members, &catalog).await;
+        planned.and(judged)
+    }
+
+    async fn plan(
+        &mut self,
+        catalog: &Catalog,
+        (members, answers): (&[Member], bool),
+        now: Time,
+    ) -> Result<(), Error> {
         if self.nodes.is_empty() {
             return Ok(()); // a plan for nobody would only undo the one there is
         }
-        let catalog = answered(self.store.catalog()).await?;
         let statuses: Vec<NodeStatus> = self.nodes.iter().map(|node| node.status.borrow().clone()).collect();
         let saved = answered(self.store.current_plan()).await?;
         let before = match &saved {
@@ -302,13 +314,13 @@ impl Service {
             None => Plan::default(),
         };
         let forecast = self.past.forecast(&*self.store, now).await;
-        let aheads = aheads(forecast, &catalog, now);
+        let aheads = aheads(forecast, catalog, now);
         let share = self.config.discretionary_permille;
         self.asked.idle.read(&before);
-        let input = input(&catalog, &statuses, share, (&self.asked, &aheads));
+        let input = input(catalog, &statuses, share, (&self.asked, &aheads));
         let mut next = plan(&input, &before);
         let reached = statuses.iter().map(|status| status.node).collect();
-        self.absent.carry_over(&mut next, &before, &reached, answers.then_some(&members));
+        self.absent.carry_over(&mut next, &before, &reached, answers.then_some(members));
         let known: BTreeSet<VariantId> = catalog.variants.iter().map(|variant| variant.id).collect();
         next.pins.retain(|pin| known.contains(&pin.variant)); // removed since it was pinned where nobody is reached
         next.discretionary_permille = Some(share);
@@ -322,7 +334,7 @@ impl Service {
                     tracing::info!(id = %new, pins = next.pins.len(), "new plan");
                     self.handle.saved.send_replace(Some(new));
                     id = Some(new);
-                    let events = telling::events((new, &before, &next), (&catalog, &statuses), &self.who, at);
+                    let events = telling::events((new, &before, &next), (catalog, &statuses), &self.who, at);
                     note(&*self.store, events).await;
                 }
                 SavePlan::Lost { .. } => {
@@ -334,10 +346,9 @@ impl Service {
         if let Some(id) = id {
             self.tell(id, &next);
         }
-        self.end_trials(&members, &catalog).await
+        Ok(())
     }
 
-    /// After everything else: nobody waits for it.
     async fn end_trials(&mut self, members: &[Member], catalog: &Catalog) -> Result<(), Error> {
         self.trials.look(members, catalog);
         let now = UnixMicros::of(SystemTime::now());

@@ -3,10 +3,11 @@ use modelless_decision::Moments;
 use modelless_decision::RunModel;
 use modelless_decision::query::Class;
 use modelless_decision::route::{NodeInfo, Offer, Ready};
-use modelless_store::{MemStore, NewModel, NewTask, NewVariant, Signed};
+use modelless_store::{MemStore, NewModel, NewTask, NewTrial, NewVariant, Signed};
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, DeviceIx, Engine, Goals, Micros,
-    PricePerHour, Profile, Provenance, StageTime, TaskKind, TenantId, Variant, VariantSettings,
+    PricePerHour, Profile, Provenance, Share, StageTime, TaskId, TaskKind, TenantId, Variant,
+    VariantSettings,
 };
 use std::sync::Mutex;
 
@@ -70,6 +71,23 @@ pub(crate) async fn store_with_ladder() -> (Arc<dyn Store>, Vec<Variant>) {
     .await
 }
 
+fn new_model(task: TaskId, variants: Vec<NewVariant>) -> NewModel {
+    NewModel {
+        task,
+        tenant: TenantId::DEFAULT,
+        name: "m".into(),
+        version: 1,
+        architecture: "made up".into(),
+        licence: "Apache-2.0".into(),
+        owner: String::new(),
+        promote: false,
+        by: Signed::default(),
+        space: None,
+        adapter: "{}".into(),
+        variants,
+    }
+}
+
 async fn store_with(variants: Vec<NewVariant>) -> (Arc<dyn Store>, Vec<Variant>) {
     let store: Arc<dyn Store> = Arc::new(MemStore::new());
     let task = NewTask {
@@ -92,21 +110,7 @@ async fn store_with(variants: Vec<NewVariant>) -> (Arc<dyn Store>, Vec<Variant>)
         description: String::new(),
     };
     let task = store.create_task(task).await.unwrap();
-    let model = NewModel {
-        task: task.id,
-        tenant: TenantId::DEFAULT,
-        name: "m".into(),
-        version: 1,
-        architecture: "made up".into(),
-        licence: "Apache-2.0".into(),
-        owner: String::new(),
-        promote: false,
-        by: Signed::default(),
-        space: None,
-        adapter: "{}".into(),
-        variants,
-    };
-    let registered = store.register_model(model).await.unwrap();
+    let registered = store.register_model(new_model(task.id, variants)).await.unwrap();
     (store, registered.variants)
 }
 
@@ -120,7 +124,7 @@ fn node_of(
     variants: &[Variant],
 ) -> (watch::Sender<NodeStatus>, watch::Receiver<NodeStatus>) {
     let offer = |v: &Variant| Offer {
-        task: modelless_types::TaskId(1),
+        task: TaskId(1),
         ordinal: v.ordinal,
         ready: Ready::Cold { load: Micros::from_millis(5) },
         run: RunModel::from_profile(&v.profiles[0]).unwrap(),
@@ -218,6 +222,36 @@ async fn a_saved_plan_that_cannot_be_read_is_an_error_and_is_left_alone() {
 }
 
 #[tokio::test]
+async fn a_version_on_trial_is_judged_whatever_becomes_of_the_plan() {
+    let (store, variants) = store_with_ladder().await;
+    let (_keep, status) = node(&variants);
+    let _ = store.save_plan(None, r#"{"pins": 7}"#.into(), UnixMicros(1)).await.unwrap();
+    let ladder = store.catalog().await.unwrap().models.remove(0);
+    let second = NewModel {
+        version: 2,
+        variants: vec![variant("other", 800_000, 10.0)],
+        ..new_model(ladder.task, Vec::new())
+    };
+    let candidate = store.register_model(second).await.unwrap().model.id;
+    for nodes in [vec![Node { status, link: Arc::new(Told::default()) }], Vec::new()] {
+        let new = NewTrial {
+            candidate,
+            share: Share::from_ppm(50_000).unwrap(),
+            shadow: false,
+            lasts: Micros(1),
+            promote_when_good: false,
+            forced: true,
+            by: Signed::default(),
+        };
+        store.on_trial().begin_trial(new).await.unwrap();
+        let reached = !nodes.is_empty();
+        let (mut service, _handle) = build(Config::default(), store.clone(), nodes);
+        assert_eq!(service.round().await.is_err(), reached, "the plan cannot be read");
+        assert!(store.catalog().await.unwrap().trials.is_empty(), "its time is over");
+    }
+}
+
+#[tokio::test]
 async fn a_node_that_is_there_again_is_told_again_and_one_that_is_gone_is_not_planned_for() {
     let (store, variants) = store_with_ladder().await;
     let (mut service, handle) = build(Config::default(), store.clone(), Vec::new());
@@ -261,7 +295,7 @@ async fn a_node_whose_newest_connection_ends_is_told_over_an_older_one_that_stan
 /// What is asked of the second variant alone and of the third alone, as a gateway announces it.
 fn asked(second: u64, third: u64) -> Vec<Member> {
     let class = |ordinal, arrived| modelless_live::Demand {
-        class: Class { task: modelless_types::TaskId(1), admits: [ordinal].into_iter().collect() },
+        class: Class { task: TaskId(1), admits: [ordinal].into_iter().collect() },
         arrived,
         in_time: 0,
         waiting: 0,

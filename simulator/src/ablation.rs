@@ -41,6 +41,11 @@ const IDEAS: &[Idea] = &[
         change: |world| each_worker(world, |worker| worker.foresight.reserve_permille = 0),
     },
     Idea {
+        name: "`caution`",
+        without: "who is missed teaches nothing",
+        change: |world| each_worker(world, |worker| worker.foresight.caution = false),
+    },
+    Idea {
         name: "`gives_way`",
         without: "the first in line goes first while it can be in time",
         change: |world| each_worker(world, |worker| worker.foresight.gives_way = false),

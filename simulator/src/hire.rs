@@ -3,7 +3,7 @@
 use crate::known::Known;
 use crate::scenario::Scenario;
 use modelless_decision::hire::{self, Kind};
-pub(crate) use modelless_decision::hire::{Asked, Counts, Expected, wanted};
+pub(crate) use modelless_decision::hire::{Asked, Counts, Expected, Room, wanted};
 
 /// Machines of a scenario by class and price: how they are, and which by node, those that stay first.
 pub(crate) fn kinds(scenario: &Scenario) -> (Vec<Kind>, Vec<Vec<usize>>) {

@@ -124,7 +124,7 @@ impl World<'_> {
             };
             let wanted = hire::wanted(
                 (&self.rented.counts, &hire::Expected::default()),
-                (kinds, self.scenario.busy),
+                hire::Room { kinds, busy: self.scenario.busy, budget_usd: f64::INFINITY },
                 &takes,
             );
             self.rented.takes = memo.into_inner();

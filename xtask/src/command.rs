@@ -8,14 +8,10 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// `cargo` as the one that runs us, so that `cargo +toolchain xtask` stays in that toolchain.
+/// `cargo` in the root.
 pub(crate) fn cargo(root: &Path) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = modelless_testkit::server::cargo();
     command.current_dir(root);
-    // Set for us by `cargo run`; they would make every build script of a nested cargo look changed.
-    for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION", "CARGO_MANIFEST_PATH"] {
-        command.env_remove(name);
-    }
     command
 }
 

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use modelless_testkit::server::cargo_build;
+use modelless_testkit::server::{cargo_build, cargo_build_release};
 
 use crate::command::{program, run as run_command};
 use crate::root;
@@ -29,8 +29,7 @@ const ABLATED: [&str; 8] = [
 
 /// What papers claim of the baselines, or the search of their parameters.
 fn other(args: &[&str]) -> Result<()> {
-    let built =
-        cargo_build(&["--package", "modelless-simulator", "--bin", "scoreboard", "--profile", "release"])?;
+    let built = cargo_build_release("modelless-simulator", "scoreboard")?;
     run_command(program(&root()?, &built).args(args))
 }
 
@@ -61,9 +60,11 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
     }
     scenarios.sort();
     ensure!(!scenarios.is_empty(), "there is no scenario in {SCENARIOS}");
-    let profile = if short { "dev" } else { "release" };
-    let built =
-        cargo_build(&["--package", "modelless-simulator", "--bin", "scoreboard", "--profile", profile])?;
+    let built = if short {
+        cargo_build("scoreboard")?
+    } else {
+        cargo_build_release("modelless-simulator", "scoreboard")?
+    };
     let mut command = program(&root, &built);
     if short {
         command.arg("--short");

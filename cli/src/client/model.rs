@@ -437,6 +437,11 @@ fn register(options: &Register) -> anyhow::Result<()> {
         for (model, _) in registered.iter_mut().zip(&accepted).filter(|(_, accepted)| **accepted) {
             measuring::wait(&api, &mut phase, &wanted.task, model)?;
         }
+        // A cluster promotes nothing that no node was measured with.
+        for model in registered.iter_mut().filter(|model| options.promote && model["default"] == false) {
+            phase.at(text(model, "name"), "being promoted");
+            versions::promote_measured(&api, &wanted.task, model)?;
+        }
     }
     let done = if options.no_wait && accepted.contains(&true) { "sent to be measured" } else { "registered" };
     phase.done(&format!("{} {done} for task {}", count(registered.len(), "model"), wanted.task));

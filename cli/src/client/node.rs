@@ -188,6 +188,13 @@ fn described(node: &Value) -> String {
             );
             line("narrowed", told);
         }
+        let caution = node["caution"].as_f64().unwrap_or(1.0);
+        if caution > 1.0 {
+            let told = format!(
+                "batches are taken to last {caution:.1} times as long where variants are compared, as queries were late here lately"
+            );
+            line("cautious", told);
+        }
         line(
             "queries",
             format!(
@@ -262,7 +269,7 @@ mod tests {
         json!({"nodes": [
             {"name": "old", "state": "gone", "connected": false, "pool": "p", "zone": "z", "device_class": "cpu:x:2"},
             {"name": "local", "connected": true, "draining": false, "pool": "default", "zone": "local",
-             "device_class": "cpu:x:4", "lanes": 3, "narrowed": {"lanes": 2, "of": 3, "cause": "others leave 2.0 cores"}, "replicas": 1, "uptime_s": 65, "price_usd_per_hour": 0.05,
+             "device_class": "cpu:x:4", "lanes": 3, "narrowed": {"lanes": 2, "of": 3, "cause": "others leave 2.0 cores"}, "caution": 1.7, "replicas": 1, "uptime_s": 65, "price_usd_per_hour": 0.05,
              "price_provenance": "default", "price_source": null, "warnings": ["models run unconfined"],
              "hardware": {"cpu": "X", "arch": "x86_64", "isa": ["avx2"], "cores": 4, "memory_bytes": 1024, "gpus": []},
              "load": {"lanes_busy": 1, "queued": 2, "running": 3, "batches": 4, "queries": 5, "runner_crashes": 6,
@@ -281,6 +288,7 @@ mod tests {
             "4 cores",
             "1 of 3 busy",
             "2 of 3 lanes run side by side for now: others leave 2.0 cores",
+            "batches are taken to last 1.7 times as long",
             "2 queued",
             "8 given back",
             "models run unconfined",

@@ -4,6 +4,7 @@ use super::{Api, Server, list, segment, text};
 use crate::exit::usage;
 use crate::out;
 use crate::table::Table;
+use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -46,6 +47,19 @@ pub(crate) struct Rollback {
 pub(super) fn promote(options: &Promote) -> anyhow::Result<()> {
     let body = json!({"version": options.version, "force": options.force, "by": who()});
     change((&options.server, options.task.as_deref(), &options.name), "promote", &body)
+}
+
+/// The same for what was registered just now, which is told as the default from then on.
+pub(super) fn promote_measured(api: &Api, task: &str, model: &mut Value) -> anyhow::Result<()> {
+    let (name, version) = (text(model, "name").to_owned(), model["version"].clone());
+    let body = json!({"version": version, "force": false, "by": who()});
+    let path = format!("{}/promote", path(api, Some(task), &name)?);
+    let answer = api.post_json(&path, &body)?.ok();
+    answer.with_context(|| {
+        format!("{name} version {version} is registered and measured, but not the default")
+    })?;
+    model["default"] = Value::Bool(true);
+    Ok(())
 }
 
 pub(super) fn roll_back(options: &Rollback) -> anyhow::Result<()> {

@@ -45,7 +45,10 @@ impl Registering {
 
 #[async_trait]
 impl Admin for Registering {
+    /// A version of a model that has a default is none itself before a node has measured it: until then it could not answer, and after it
+    /// might turn out that it never can. Whoever wants it promoted does that then.
     async fn register(&self, tenant: TenantId, request: RegisterRequest) -> Result<Registered, AdminError> {
+        let request = RegisterRequest { promote: false, ..request };
         let nodes = self.nodes.now();
         for variant in &request.variants {
             somebody_runs(&nodes, variant.engine).map_err(AdminError::Unavailable)?;

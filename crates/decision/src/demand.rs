@@ -60,6 +60,11 @@ impl Lately {
     }
 }
 
+/// What comes evenly at such a level, in queries a second, at the most.
+pub fn per_s_at_most(level: u8) -> f64 {
+    if level == 0 { 0.0 } else { libm::exp2(f64::from(level)) / settled(1.0) }
+}
+
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a logarithm of a count")]
 fn doublings(count: f64) -> u8 {
     if count < 1.0 { 0 } else { 1 + libm::floor(libm::log2(count)) as u8 }

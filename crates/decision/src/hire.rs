@@ -48,6 +48,17 @@ pub struct Kind {
     pub lead_s: f64,
 }
 
+/// What there may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Room<'a> {
+    /// Of each kind.
+    pub kinds: &'a [Kind],
+    /// None is to be busier than this share of its time.
+    pub busy: f64,
+    /// What all together may cost an hour; infinite where that is not limited.
+    pub budget_usd: f64,
+}
+
 /// What is expected beside what is counted, in queries a second by task.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Expected {
@@ -83,6 +94,15 @@ impl Counts {
     /// Counts that remember so many seconds, ten at least.
     pub fn over(remembered: usize) -> Self {
         Self { now: BTreeMap::new(), past: BTreeMap::new(), remembered: remembered.max(10), passed: 0 }
+    }
+
+    /// Remembers so many seconds from now on, ten at least.
+    pub fn remember(&mut self, seconds: usize) {
+        self.remembered = seconds.max(10);
+        for past in self.past.values_mut() {
+            past.drain(..past.len().saturating_sub(self.remembered));
+        }
+        self.passed = self.passed.min(self.remembered);
     }
 
     /// So many queries came.
@@ -197,11 +217,16 @@ pub fn takes<'a>(may: impl Iterator<Item = (&'a RunModel, u32)>, bound: Micros) 
 /// Machines of each kind that do these rates; `takes` by kind and what is asked.
 fn enough(
     rates: &BTreeMap<Asked, f64>,
-    (kinds, busy): (&[Kind], f64),
+    Room { kinds, busy, budget_usd }: Room<'_>,
     takes: &dyn Fn(usize, Asked) -> Option<f64>,
 ) -> Vec<usize> {
     let mut left = rates.clone();
-    let mut many: Vec<usize> = kinds.iter().map(|kind| kind.stay).collect();
+    let mut many: Vec<usize> = kinds.iter().map(|kind| kind.stay.min(kind.most)).collect();
+    let cost = |many: &[usize]| {
+        let each = kinds.iter().zip(many);
+        each.map(|(kind, many)| kind.usd_per_hour * f64::from(u32::try_from(*many).unwrap_or(u32::MAX)))
+            .sum::<f64>()
+    };
     // Of what is left, what one more machine of a kind takes.
     let serve = |left: &mut BTreeMap<Asked, f64>, kind: usize| {
         let each = |asked: &Asked, rate: f64| takes(kind, *asked).map(|takes| takes * rate);
@@ -213,8 +238,8 @@ fn enough(
             }
         }
     };
-    for (at, kind) in kinds.iter().enumerate() {
-        for _ in 0..kind.stay {
+    for (at, there) in many.iter().enumerate() {
+        for _ in 0..*there {
             serve(&mut left, at);
         }
     }
@@ -229,7 +254,10 @@ fn enough(
             // What the last one takes less of is no reason to take a dearer one: a part of it is paid in whole.
             (before - after.values().sum::<f64>()) / kinds[at].usd_per_hour.max(1e-9)
         };
-        let open = (0..kinds.len()).filter(|at| many[*at] < kinds[*at].most);
+        // Where a dear one is too much, a cheap one may not be.
+        let spent = cost(&many);
+        let payable = |at: &usize| spent + kinds[*at].usd_per_hour <= budget_usd * (1.0 + 1e-9);
+        let open = (0..kinds.len()).filter(|at| many[*at] < kinds[*at].most).filter(payable);
         let best = open.map(|at| (gain(at), at)).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
         match best {
             Some((gain, at)) if gain > 1e-9 => {
@@ -241,15 +269,15 @@ fn enough(
     }
 }
 
-/// At least and at most so many machines of each kind there should be now, none busier than `busy`.
+/// At least and at most so many machines of each kind there should be now.
 pub fn wanted(
     (counts, expected): (&Counts, &Expected),
-    (kinds, busy): (&[Kind], f64),
+    room: Room<'_>,
     takes: &dyn Fn(usize, Asked) -> Option<f64>,
 ) -> Vec<(usize, usize)> {
-    let lead_s = kinds.iter().map(|kind| kind.lead_s).fold(0.0, f64::max);
-    let least = enough(&expected.lift(counts.soon(lead_s), &expected.soon), (kinds, busy), takes);
-    let most = enough(&expected.lift(counts.lately(), &expected.again), (kinds, busy), takes);
+    let lead_s = room.kinds.iter().map(|kind| kind.lead_s).fold(0.0, f64::max);
+    let least = enough(&expected.lift(counts.soon(lead_s), &expected.soon), room, takes);
+    let most = enough(&expected.lift(counts.lately(), &expected.again), room, takes);
     least.into_iter().zip(most).map(|(least, most)| (least, most.max(least))).collect()
 }
 
@@ -269,6 +297,11 @@ mod tests {
         Kind { most, stay, lanes: 1.0, usd_per_hour, lead_s: 10.0 }
     }
 
+    /// None busier than seven tenths, whatever they cost.
+    fn room(kinds: &[Kind]) -> Room<'_> {
+        Room { kinds, busy: 0.7, budget_usd: f64::INFINITY }
+    }
+
     fn after(counts: &[u64]) -> Counts {
         let mut all = Counts::default();
         for many in counts {
@@ -283,7 +316,7 @@ mod tests {
         // A query takes 10 ms, so that a machine does 70 a second.
         for (rate, many) in [(0, 1), (60, 1), (69, 1), (71, 2), (139, 2), (141, 3), (900, 4)] {
             let counts = after(&[rate; 20]);
-            let seen = wanted((&counts, &NONE), (&[kind(4, 1, 1.0)], 0.7), &|_, _| Some(TAKES_S));
+            let seen = wanted((&counts, &NONE), room(&[kind(4, 1, 1.0)]), &|_, _| Some(TAKES_S));
             assert_eq!(seen, [(many, many)], "{rate}");
         }
     }
@@ -292,20 +325,18 @@ mod tests {
     fn a_rise_is_answered_for_the_time_that_a_machine_takes_and_a_fall_after_a_minute() {
         // From 50 to 58 a second: so little may be chance.
         assert_eq!(
-            wanted(
-                (&after(&[&[50; 5][..], &[58; 5]].concat()), &NONE),
-                (&[kind(9, 1, 1.0)], 0.7),
-                &|_, _| Some(TAKES_S)
-            ),
+            wanted((&after(&[&[50; 5][..], &[58; 5]].concat()), &NONE), room(&[kind(9, 1, 1.0)]), &|_, _| {
+                Some(TAKES_S)
+            }),
             [(1, 1)]
         );
         // From 100 to 200: 20 more a second each, 400 when it comes: 5.7 machines.
         let rising = after(&[&[100; 5][..], &[200; 5]].concat());
-        assert_eq!(wanted((&rising, &NONE), (&[kind(9, 1, 1.0)], 0.7), &|_, _| Some(TAKES_S)), [(6, 6)]);
+        assert_eq!(wanted((&rising, &NONE), room(&[kind(9, 1, 1.0)]), &|_, _| Some(TAKES_S)), [(6, 6)]);
         let fallen = after(&[&[300; 10][..], &[10; 30]].concat());
-        assert_eq!(wanted((&fallen, &NONE), (&[kind(9, 1, 1.0)], 0.7), &|_, _| Some(TAKES_S)), [(1, 5)]);
+        assert_eq!(wanted((&fallen, &NONE), room(&[kind(9, 1, 1.0)]), &|_, _| Some(TAKES_S)), [(1, 5)]);
         let long_ago = after(&[&[300; 10][..], &[10; 60]].concat());
-        assert_eq!(wanted((&long_ago, &NONE), (&[kind(9, 1, 1.0)], 0.7), &|_, _| Some(TAKES_S)), [(1, 1)]);
+        assert_eq!(wanted((&long_ago, &NONE), room(&[kind(9, 1, 1.0)]), &|_, _| Some(TAKES_S)), [(1, 1)]);
     }
 
     #[test]
@@ -313,10 +344,48 @@ mod tests {
         // The second takes a quarter of the time and costs thrice as much.
         let takes = |kind: usize, _: Asked| Some(if kind == 0 { TAKES_S } else { TAKES_S / 4.0 });
         let kinds = [kind(9, 0, 1.0), kind(2, 0, 3.0)];
-        assert_eq!(wanted((&after(&[500; 20]), &NONE), (&kinds, 0.7), &takes), [(0, 0), (2, 2)]);
-        let many = wanted((&after(&[700; 20]), &NONE), (&kinds, 0.7), &takes);
+        assert_eq!(wanted((&after(&[500; 20]), &NONE), room(&kinds), &takes), [(0, 0), (2, 2)]);
+        let many = wanted((&after(&[700; 20]), &NONE), room(&kinds), &takes);
         assert_eq!(many[1], (2, 2));
         assert_eq!(many[0], (2, 2), "560 a second are done by two, 140 are left");
+    }
+
+    #[test]
+    fn what_may_not_be_spent_on_a_dear_one_is_spent_on_a_cheap_one() {
+        // The dear one does six times as much for thrice the price.
+        let takes = |kind: usize, _: Asked| Some(if kind == 0 { TAKES_S } else { TAKES_S / 6.0 });
+        let kinds = [kind(9, 0, 1.0), kind(9, 0, 3.0)];
+        let many = |budget_usd| {
+            let room = Room { budget_usd, ..room(&kinds) };
+            wanted((&after(&[800; 20]), &NONE), room, &takes)
+        };
+        assert_eq!(many(f64::INFINITY), [(0, 0), (2, 2)]);
+        assert_eq!(many(5.0), [(2, 2), (1, 1)], "a second dear one would make it 6");
+        assert_eq!(many(2.0), [(2, 2), (0, 0)]);
+        assert_eq!(many(0.0), [(0, 0), (0, 0)]);
+    }
+
+    #[test]
+    fn what_is_not_there_and_cannot_be_had_serves_nobody() {
+        let takes = |_: usize, _: Asked| Some(TAKES_S);
+        let kinds = |most| [Kind { most, ..kind(9, 3, 1.0) }, kind(9, 0, 2.0)];
+        assert_eq!(wanted((&after(&[200; 20]), &NONE), room(&kinds(9)), &takes), [(3, 3), (0, 0)]);
+        assert_eq!(wanted((&after(&[200; 20]), &NONE), room(&kinds(1)), &takes), [(1, 1), (2, 2)]);
+    }
+
+    #[test]
+    fn more_or_fewer_seconds_may_be_remembered_from_now_on() {
+        let mut counts = after(&[&[300; 10][..], &[10; 50]].concat());
+        assert!(counts.watched());
+        counts.remember(70);
+        assert!(!counts.watched(), "nobody knows what was ten seconds before");
+        (0..10).for_each(|_| {
+            counts.came(asked(), 10);
+            counts.pass();
+        });
+        assert!(counts.watched() && counts.lately()[&asked()] > 299.0);
+        counts.remember(20);
+        assert!(counts.watched() && counts.lately()[&asked()] < 11.0);
     }
 
     #[test]
@@ -326,7 +395,7 @@ mod tests {
             Expected { soon: rates(soon), again: rates(again), usual: [(TaskId(1), asked())].into() }
         };
         let many = |counts: &Counts, expected: &Expected| {
-            wanted((counts, expected), (&[kind(9, 1, 1.0)], 0.7), &|_, _| Some(TAKES_S))[0]
+            wanted((counts, expected), room(&[kind(9, 1, 1.0)]), &|_, _| Some(TAKES_S))[0]
         };
         let (quiet, busy) = (after(&[0; 60]), after(&[300; 60]));
         assert_eq!((many(&quiet, &NONE), many(&busy, &NONE)), ((1, 1), (5, 5)));
@@ -362,12 +431,12 @@ mod tests {
         assert!((level[&asked()] - 70.5).abs() < 0.51 && level[&other] > 0.0, "{level:?}");
         let takes = |_: usize, of: Asked| (of == asked()).then_some(TAKES_S);
         assert_eq!(
-            wanted((&counts, &NONE), (&[kind(9, 0, 1.0)], 0.7), &takes),
+            wanted((&counts, &NONE), room(&[kind(9, 0, 1.0)]), &takes),
             [(2, 2)],
             "one does 70 a second"
         );
         counts.suppose(TaskId(1), &[]);
-        assert_eq!(wanted((&counts, &NONE), (&[kind(9, 0, 1.0)], 0.7), &takes), [(0, 0)]);
+        assert_eq!(wanted((&counts, &NONE), room(&[kind(9, 0, 1.0)]), &takes), [(0, 0)]);
     }
 
     #[test]

@@ -71,6 +71,8 @@ pub struct FakeModel {
     pub load_time: Duration,
     /// What it says it takes.
     pub memory: Bytes,
+    /// What batches leave behind in its process besides.
+    pub keeps: Bytes,
     /// Why it cannot be loaded, if it cannot.
     pub refuses: Option<String>,
     /// What goes wrong.
@@ -88,6 +90,7 @@ impl Default for FakeModel {
             latency: Arc::new(|_| Duration::ZERO),
             load_time: Duration::ZERO,
             memory: Bytes::from_mib(1),
+            keeps: Bytes(0),
             refuses: None,
             faults: Arc::new(|_, _| None),
             poison: Arc::new(|_| None),
@@ -429,6 +432,18 @@ impl Engine for FakeEngine {
 
     fn events(&self) -> Option<mpsc::Receiver<EngineEvent>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn held(&self) -> Vec<(Vec<VariantId>, Bytes)> {
+        let state = self.inner.lock();
+        let mut all: BTreeMap<Runner, (Vec<VariantId>, Bytes)> = BTreeMap::new();
+        for (variant, seat) in &state.seats {
+            let model = state.models.get(variant).cloned().unwrap_or_default();
+            let (inside, held) = all.entry(seat.runner).or_default();
+            inside.push(*variant);
+            *held = *held + model.memory + if seat.batches > 0 { model.keeps } else { Bytes(0) };
+        }
+        all.into_values().collect()
     }
 
     async fn shutdown(&self) {

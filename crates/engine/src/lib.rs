@@ -38,7 +38,7 @@ pub use runner::{
 pub use sandbox::{Boxed, Confinement, Entered, Layer, Sandbox, State as LayerState, boxed_main};
 pub use seam::{
     Availability, BatchError, BatchResult, Done, Engine, EngineError, EngineEvent, Freed, Io, LoadSpec,
-    Loaded,
+    Loaded, says_memory,
 };
 pub use set::EngineSet;
 pub use slot::{BatchSlot, Outputs, SLOTS_PER_LANE, Vacancy};

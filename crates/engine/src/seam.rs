@@ -79,6 +79,12 @@ pub trait Engine: Send + Sync {
         None
     }
 
+    /// What each process holds now that runs variants, without what is in memory because of files: with the variants in it. Empty where
+    /// nothing tells.
+    fn held(&self) -> Vec<(Vec<VariantId>, Bytes)> {
+        Vec::new()
+    }
+
     /// Processor time that the processes have taken which run variants, each as far as it is there. It falls when one ends. `None` where
     /// nothing tells.
     fn processor_time(&self) -> Option<Duration> {
@@ -254,6 +260,19 @@ pub enum BatchError {
     /// It never ran: the variant or its runner was gone before its turn. Safe to give to another.
     #[error("the batch was not started: {0}")]
     NotStarted(String),
+}
+
+/// Whether an error says that there was no memory. Every library says so in its own words.
+#[must_use]
+pub fn says_memory(why: &str) -> bool {
+    let words = [
+        "bad_alloc",
+        "memory allocation of",
+        "Cannot allocate memory",
+        "out of memory",
+        "Failed to allocate memory",
+    ];
+    words.iter().any(|words| why.contains(words))
 }
 
 /// Why an engine did not do what it was asked.

@@ -217,6 +217,10 @@ impl Engine for EngineSet {
         self.of(variant)?.1.peak(variant)
     }
 
+    fn held(&self) -> Vec<(Vec<VariantId>, Bytes)> {
+        self.engines.iter().flatten().flat_map(Engine::held).collect()
+    }
+
     fn processor_time(&self) -> Option<Duration> {
         let mut all = Duration::ZERO;
         for engine in self.engines.iter().flatten() {

@@ -20,6 +20,9 @@ use tokio::time::Instant;
 /// In the environment of what is started: cluster, pool and name.
 const TAG: &str = "FLEET_OF_MODELLESS";
 
+/// Of so many machines the last output is kept, besides of those that are there.
+const LOGS_KEPT: usize = 100;
+
 /// What is started, and for whom.
 #[derive(Clone, Debug)]
 pub struct ProcessConfig {
@@ -41,8 +44,15 @@ pub struct ProcessConfig {
 pub struct Process {
     config: ProcessConfig,
     /// What was started here, to be waited for, and what was asked to end, since when.
-    children: Mutex<BTreeMap<u32, Child>>,
+    children: Mutex<BTreeMap<u32, Own>>,
     ending: Mutex<BTreeMap<String, Instant>>,
+}
+
+/// A process that was started here.
+struct Own {
+    child: Child,
+    name: String,
+    started: u64,
 }
 
 /// A process that is there.
@@ -73,7 +83,7 @@ impl Process {
     /// Those that have ended are waited for, so that nothing is left of them.
     fn reap(&self) {
         let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
-        children.retain(|_, child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
+        children.retain(|_, own| !matches!(own.child.try_wait(), Ok(Some(_)) | Err(_)));
     }
 
     /// What has a tag of this pool, without what that started itself.
@@ -83,19 +93,48 @@ impl Process {
         let entries =
             fs::read_dir("/proc").map_err(|error| Error::Away(format!("reading /proc: {error}")))?;
         let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        let found: Vec<Found> = pids.filter_map(|pid| look(pid, &tag)).collect();
-        let all: BTreeSet<u32> = found.iter().map(|found| found.pid).collect();
+        let mut found: Vec<Found> = pids.filter_map(|pid| look(pid, &tag)).collect();
+        let mut all: BTreeSet<u32> = found.iter().map(|found| found.pid).collect();
+        // While one turns into another program, its environment reads as empty.
+        let children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        for (pid, own) in children.iter().filter(|(pid, _)| !all.contains(pid)) {
+            found.push(Found { pid: *pid, name: own.name.clone(), started: own.started, parent: 0 });
+        }
+        all.extend(children.keys());
         Ok(found.into_iter().filter(|found| !all.contains(&found.parent)).collect())
     }
 
     fn instances(&self) -> Result<Vec<Instance>, Error> {
-        let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = self.found()?;
+        let mut ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        let there: BTreeSet<String> = found.iter().map(Found::id).collect();
+        ending.retain(|id, _| there.contains(id));
         let instance = |found: Found| {
             let id = found.id();
             let ending = ending.contains_key(&id);
             Instance { id, name: found.name, ending }
         };
-        Ok(self.found()?.into_iter().map(instance).collect())
+        Ok(found.into_iter().map(instance).collect())
+    }
+
+    /// Names are never used again, so what is left of them would become more and more.
+    fn clear_logs(&self) {
+        let (Ok(found), Ok(entries)) = (self.found(), fs::read_dir(&self.config.logs)) else { return };
+        let own = |path: &PathBuf| {
+            let name =
+                path.file_name().and_then(|name| name.to_str()?.strip_suffix(".log")).unwrap_or_default();
+            let number = name.strip_prefix(&*self.config.pool).and_then(|rest| rest.strip_prefix('-'));
+            let numbered = number
+                .is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()));
+            numbered && found.iter().all(|found| found.name != name)
+        };
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(own);
+        let mut logs: Vec<_> =
+            paths.filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path))).collect();
+        logs.sort();
+        for (_, path) in logs.iter().take(logs.len().saturating_sub(LOGS_KEPT)) {
+            let _ = fs::remove_file(path); // tried again with the next machine
+        }
     }
 
     fn spawn(&self, wanted: &Wanted) -> Result<Instance, Error> {
@@ -104,6 +143,7 @@ impl Process {
             return Err(Error::Refused("there is no command to start a machine with".to_owned()));
         };
         fs::create_dir_all(&self.config.logs).map_err(|error| refused("making a folder for logs", error))?;
+        self.clear_logs();
         let path = self.config.logs.join(format!("{}.log", wanted.name));
         let log = fs::File::options().create(true).append(true).open(path);
         let log = log.map_err(|error| refused("opening a log", error))?;
@@ -119,8 +159,9 @@ impl Process {
         let child = command.spawn().map_err(|error| refused(&format!("starting {program}"), error))?;
         let pid = child.id();
         let started = started(pid).map(|(_, started)| started).unwrap_or_default();
-        self.children.lock().unwrap_or_else(PoisonError::into_inner).insert(pid, child);
         let found = Found { pid, name: wanted.name.clone(), started, parent: 0 };
+        let own = Own { child, name: found.name.clone(), started };
+        self.children.lock().unwrap_or_else(PoisonError::into_inner).insert(pid, own);
         Ok(Instance { id: found.id(), name: found.name, ending: false })
     }
 }

@@ -4,9 +4,10 @@ use modelless_fleet::{
     Command, CommandConfig, Error, Fleet, Instance, MemFleet, MemMachines, Process, ProcessConfig, Wanted,
 };
 use modelless_testkit::wait;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
 #[cfg(feature = "conformance-kubernetes")]
@@ -143,6 +144,47 @@ fn a_local_process_is_told_its_settings_and_writes_to_a_file_of_its_own() {
     let log = place.logs.path().join("p-1.log");
     soon("it wrote nothing", || text(&log) == "green --set executor.name=p-1\n");
     gone(&fleet, &one);
+}
+
+#[test]
+fn of_local_processes_that_ended_long_ago_no_output_is_kept() {
+    let place = Processes::of("exec sleep 1000");
+    let fleet = place.open("c", "p");
+    let there = block(fleet.start(&wanted("p-1"))).expect("it works");
+    let log = |name: &str| place.logs.path().join(name);
+    for n in 2..=104 {
+        fs::write(log(&format!("p-{n}.log")), "old").expect("it is written");
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 + n);
+        File::options()
+            .append(true)
+            .open(log(&format!("p-{n}.log")))
+            .and_then(|file| file.set_modified(at))
+            .expect("it is old");
+    }
+    for other in ["q-1.log", "p-x.log", "p-1.txt"] {
+        fs::write(log(other), "not of this pool").expect("it is written");
+    }
+    let one = block(fleet.start(&wanted("p-105"))).expect("it works");
+    let left = |name: &str| log(name).exists();
+    assert_eq!([2, 3, 4, 5, 6].map(|n| left(&format!("p-{n}.log"))), [false, false, false, true, true]);
+    assert!(left("p-1.log"), "that one is there still");
+    assert!(["q-1.log", "p-x.log", "p-1.txt", "p-105.log"].into_iter().all(left));
+    gone(&fleet, &one);
+    gone(&fleet, &there);
+}
+
+#[test]
+fn a_local_process_is_listed_from_its_start_on_without_a_gap() {
+    // It becomes another program over and over, and in between it has no environment.
+    let place = Processes::of("exec sh -c 'exec sh -c \"exec sh -c \\\"exec sleep 1000\\\"\"'");
+    let fleet = place.open("c", "p");
+    for n in 1..=20 {
+        let one = block(fleet.start(&wanted(&format!("p-{n}")))).expect("it works");
+        for _ in 0..20 {
+            assert_eq!(names(&fleet), [&*one.name]);
+        }
+        gone(&fleet, &one);
+    }
 }
 
 #[test]

@@ -14,12 +14,12 @@ mod input;
 mod machines;
 
 pub use ahead::{Aheads, Foreseen, Foretold, aheads, foreseen, history, loads};
-pub use asked::{Demand, Kinds, Times};
+pub use asked::{Demand, Kinds, Times, remembered};
 pub use bins::Bins;
 pub use demand::Demands;
 pub use idle::Idle;
 pub use input::input;
-pub use machines::{Learnt, PoolSetting, Wanted, learn, node, ruled, wanted};
+pub use machines::{Learnt, PoolSetting, Rentable, Wanted, learn, node, ruled, wanted};
 
 use modelless_live::Member;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! What happened, told in one order: for people who follow it, and for whoever asks later why.
 
+use crate::machines::MachineChange;
 use crate::records::{NodeState, Transition, UnixMicros};
 use modelless_types::{NodeId, TaskId, VariantId};
 use serde::{Deserialize, Serialize};
@@ -89,6 +90,21 @@ impl NewEvent {
             cause: format!("{} (was {})", change.cause, change.from),
             who: change.who.clone(),
             at: change.at,
+        }
+    }
+
+    /// Its name stands in the cause: it may never have been a node.
+    pub(crate) fn of_machine(of: &MachineChange) -> Self {
+        let was = of.from.map(|from| format!(" (was {})", from.name())).unwrap_or_default();
+        Self {
+            kind: EventKind::Machine,
+            node: None,
+            variant: None,
+            task: None,
+            what: of.to.name().into(),
+            cause: format!("{}: {}{was}", of.name, of.why),
+            who: format!("scheduler {}", of.who),
+            at: of.at,
         }
     }
 

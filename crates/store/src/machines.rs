@@ -55,6 +55,15 @@ pub struct NewMachine {
     pub by: Signed,
 }
 
+/// Whether a number will do for a new machine.
+pub(crate) enum Number {
+    Fits,
+    /// The one after it is tried.
+    Next,
+    /// There was one of that name before.
+    None,
+}
+
 /// A step of a machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MachineStep {
@@ -109,13 +118,16 @@ pub struct PoolStands {
 /// What is written down of machines. Part of a [`crate::Store`].
 #[async_trait]
 pub trait Machines: Send + Sync {
-    /// Writes down one more, asked for or, if it was found, starting; nothing where there would be more than may be, or where
-    /// there was one of that name before. Of many who do this at once each sees what those before it did.
+    /// Writes down one more, asked for or, if it was found, starting; nothing where there would be more than may be, or where one
+    /// that was found is known already. Of many who do this at once each sees what those before it did.
     async fn add_machine(&self, new: NewMachine) -> Result<Option<Machine>>;
 
-    /// Moves a machine on, if it still stands where the caller thought. Which step may follow is not for a store to say, except that
-    /// nothing follows an end.
+    /// Moves a machine on, if it still stands where the caller thought. With its end its node is gone, and what was in memory there. Which
+    /// step may follow is not for a store to say, except that nothing follows an end.
     async fn move_machine(&self, step: MachineStep) -> Result<Machine>;
+
+    /// What each machine of a pool that has not ended costs from now on: the budget is one for what they cost, not for what they once did.
+    async fn price_machines(&self, pool: &str, price: PricePerHour) -> Result<()>;
 
     /// Machines that have not ended, by number.
     async fn machines(&self) -> Result<Vec<Machine>>;
@@ -153,6 +165,17 @@ impl NewMachine {
     pub(crate) fn fits(&self, in_pool: u64, spent: u64) -> bool {
         let would = spent.saturating_add(self.price.0);
         in_pool < u64::from(self.most) && self.budget.is_none_or(|budget| would <= budget.0)
+    }
+
+    /// Whether the number that a machine was given will do. A name may be taken by one that was found: numbers start again from an older
+    /// one when a backup is restored. One that was found never has the number of its name, see [`Machine::was_found`].
+    pub(crate) fn after(&self, numbered: &Machine, taken: bool) -> Number {
+        match (&self.found, taken) {
+            (Some(_), true) => Number::None,
+            (Some(_), false) if !numbered.was_found() => Number::Next,
+            (None, true) => Number::Next,
+            (_, false) => Number::Fits,
+        }
     }
 
     pub(crate) fn numbered(&self, id: MachineId) -> Machine {
@@ -207,6 +230,12 @@ impl MachineStep {
 }
 
 impl Machine {
+    /// Whether it was found at its provider, so that nobody knows when it was asked for: another is named by its number.
+    pub fn was_found(&self) -> bool {
+        self.name.strip_prefix(&*self.pool).and_then(|rest| rest.strip_prefix('-'))
+            != Some(&*self.id.0.to_string())
+    }
+
     pub(crate) fn noted(
         &self,
         seq: u64,

@@ -510,16 +510,7 @@ impl Store for MemStore {
 
     async fn record_transition(&self, change: NewTransition) -> Result<Transition> {
         let change = check::transition(change)?;
-        self.write(|state| {
-            let replica = state.replica(change.replica)?;
-            replica.must_be(change.from)?;
-            replica.state = change.to;
-            let (variant, node) = (replica.variant, replica.node);
-            let transition = Transition { seq: state.next("transition"), variant, node, change };
-            state.transitions.push(transition.clone());
-            state.note(NewEvent::of_transition(&transition));
-            Ok(transition)
-        })
+        self.write(|state| state.move_replica(change))
     }
 
     async fn transitions(&self, replica: Option<ReplicaId>, limit: u32) -> Result<Vec<Transition>> {

@@ -6,6 +6,7 @@ pub use tasks::{NewTask, TaskChange};
 
 use crate::error::{Error, Result};
 use crate::learnt::{LiveAccuracy, StaleProfile};
+use crate::machines::MachineStep;
 use crate::trials::Trial;
 use crate::versions::Signed;
 use modelless_types::{
@@ -417,6 +418,18 @@ impl Replica {
     /// Neither in memory nor on its way there or out.
     pub(crate) fn at_rest(&self) -> bool {
         matches!(self.state, ReplicaState::Inactive | ReplicaState::Failed)
+    }
+
+    /// What becomes of it when its machine ends, if anything does.
+    pub(crate) fn lost_with(&self, end: &MachineStep) -> Option<NewTransition> {
+        (!self.at_rest()).then(|| NewTransition {
+            replica: self.id,
+            from: self.state,
+            to: ReplicaState::Failed,
+            cause: format!("its machine ended: {}", end.why),
+            who: format!("scheduler {}", end.by.who),
+            at: end.by.at,
+        })
     }
 
     /// Serving, or about to.

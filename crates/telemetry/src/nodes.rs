@@ -31,6 +31,7 @@ pub(crate) struct NodeFamilies {
     started: Family<OfNode, Gauge>,
     lanes: Family<OfNode, Gauge>,
     lanes_busy: Family<OfNode, Gauge>,
+    caution: Family<OfNode, Gauge<f64, AtomicU64>>,
     sent: Family<OfNode, Gauge>,
     queued: Family<OfNode, Gauge>,
     running: Family<OfNode, Gauge>,
@@ -56,6 +57,7 @@ impl Default for NodeFamilies {
             started: Family::default(),
             lanes: Family::default(),
             lanes_busy: Family::default(),
+            caution: Family::default(),
             sent: Family::default(),
             queued: Family::default(),
             running: Family::default(),
@@ -86,6 +88,8 @@ impl NodeFamilies {
         r.register_with_unit("node_start_time", help, Unit::Seconds, self.started.clone());
         r.register("node_lanes", "Batches that can run side by side", self.lanes.clone());
         r.register("node_lanes_busy", "Lanes on which a batch runs", self.lanes_busy.clone());
+        let help = "Times as long as batches are taken to last where variants are compared, as queries were late there lately";
+        r.register("node_caution_ratio", help, self.caution.clone());
         let help = "Queries that this gateway has sent to the node and that have not ended";
         r.register("node_queries_sent", help, self.sent.clone());
         r.register("node_queries_queued", "Queries that wait at the node", self.queued.clone());
@@ -132,6 +136,7 @@ impl NodeFamilies {
             ] {
                 family.get_or_create(&labels).set(crate::metrics::signed(value));
             }
+            self.caution.get_or_create(&labels).set(node.caution);
             for (family, value) in [
                 (&self.batches, node.batches),
                 (&self.queries, node.queries),
@@ -164,6 +169,7 @@ impl NodeFamilies {
             {
                 family.remove(&labels);
             }
+            self.caution.remove(&labels);
             self.load_seconds.remove(&labels);
         }
     }
@@ -197,6 +203,8 @@ pub struct NodeGauges {
     pub lanes: u64,
     /// Batches that do.
     pub lanes_busy: u64,
+    /// Batches are taken to last so many times as long where variants are compared.
+    pub caution: f64,
     /// Queries that this gateway has sent there and that have not ended.
     pub sent: u64,
     /// Queries that wait there.

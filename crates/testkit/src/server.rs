@@ -304,6 +304,19 @@ fn ready_address(line: &str) -> Option<(SocketAddr, bool)> {
     Some((address.trim_end_matches('/').parse().ok()?, encrypted))
 }
 
+/// What every build for tests chooses: all packages with what their tests need, so that nothing is compiled once more because of another
+/// choice of features. Which tests run is said by a filter.
+pub const WHOLE_WORKSPACE: &[&str] = &[
+    "--workspace",
+    "--features",
+    "modelless-engine/conformance-gpu,modelless-engine/conformance-remote,modelless-fleet/conformance-kubernetes,\
+     modelless-fleet/conformance-moto,modelless-tests/demos,modelless-tests/generator,modelless-tests/kubernetes,\
+     modelless-tests/moto,modelless-tests/remote,modelless-tests/torch",
+];
+
+/// Dependencies of tests count for a build's features only where a test is built, so a small one is.
+const SOME_TEST: &str = "texts";
+
 /// The `modelless` to test: `MODELLESS_BIN`, else what `cargo build` makes now.
 pub fn binary() -> Result<PathBuf> {
     match std::env::var_os("MODELLESS_BIN") {
@@ -312,14 +325,34 @@ pub fn binary() -> Result<PathBuf> {
             ensure!(path.is_file(), "MODELLESS_BIN is {}, where there is no file", path.display());
             Ok(path)
         }
-        None => cargo_build(&["--package", "modelless", "--bin", "modelless"]),
+        None => cargo_build("modelless"),
     }
 }
 
-/// Builds one binary and says where cargo put it.
-pub fn cargo_build(args: &[&str]) -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
+/// Makes a development build of one binary, by the same choices as the tests, and says where cargo put it.
+pub fn cargo_build(binary: &str) -> Result<PathBuf> {
+    built(binary, &[WHOLE_WORKSPACE, &["--bin", binary, "--test", SOME_TEST]].concat())
+}
+
+/// A release build of one binary of a package, beside `modelless` and the programs that measure it: what they share is built once.
+pub fn cargo_build_release(package: &str, binary: &str) -> Result<PathBuf> {
+    let packages = ["--package", "modelless", "--package", "modelless-bench", "--package", package];
+    built(binary, &[&packages[..], &["--bin", binary, "--profile", "release"]].concat())
+}
+
+/// The `cargo` that runs us, so that `cargo +toolchain` stays in that toolchain.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // Set for us by cargo or nextest. They make build scripts look changed, and with those whatever depends on them.
+    let ours = |name: &str| ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|begin| name.starts_with(begin));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn built(binary: &str, args: &[&str]) -> Result<PathBuf> {
+    let output = cargo()
         .args(["build", "--message-format", "json-render-diagnostics"])
         .args(args)
         .stdin(Stdio::null())
@@ -330,6 +363,7 @@ pub fn cargo_build(args: &[&str]) -> Result<PathBuf> {
     let text = String::from_utf8(output.stdout).context("cargo's messages are UTF-8")?;
     text.lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == binary && message["target"]["kind"][0] == "bin")
         .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
         .next_back()
         .with_context(|| format!("cargo build {} made no binary", args.join(" ")))

@@ -33,6 +33,10 @@ pub struct NodeStatus {
     /// ... unless fewer do for now. Older nodes do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub narrowed: Option<Narrowed>,
+    /// Where variants are compared, batches are taken to last so many times as long, as queries were missed there lately. Nothing
+    /// where that is once, and of nodes from before this was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caution: Option<f64>,
     /// Memory that replicas may take.
     pub memory_budget: Bytes,
     /// Memory that they take.
@@ -68,6 +72,7 @@ impl NodeStatus {
             price_origin: PriceOrigin::Assumed,
             lanes: 1,
             narrowed: None,
+            caution: None,
             memory_budget: Bytes(0),
             memory_used: Bytes(0),
             started_unix_us: 0,

@@ -4,18 +4,24 @@
 //! go on side by side: the runner reads it from the first moment, and the variant counts as loaded once both are done
 //! and both said yes. What was loaded from a wrong file is unloaded before anything can be bound to it.
 
+mod held;
 mod warm;
 
 use crate::catalogue::Known;
 use crate::core::{Fetch, Handle};
 use modelless_adapter::Tokenizer;
 use modelless_decision::worker::Event;
-use modelless_engine::{EngineError, LoadSpec, Loaded};
+use modelless_engine::{EngineError, Freed, LoadSpec, Loaded};
 use modelless_store::Opened;
 use modelless_types::{Bytes, DeviceIx, Micros, Processor, ReplicaState, VariantId};
 use std::io::Read as _;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
+
+/// A runner that is asked to unload while as much as it takes waits for it is asked again, for ten seconds.
+const UNLOAD_TRIES: u32 = 200;
+const UNLOAD_AGAIN: Duration = Duration::from_millis(50);
 
 /// A variant in memory, and what it took to bring it there.
 struct Brought {
@@ -181,7 +187,7 @@ impl Handle {
     pub(crate) fn unload(&self, device: DeviceIx, variant: VariantId) {
         let me = self.clone();
         self.spawn(async move {
-            match me.engine().unload(variant).await {
+            match me.unload_when_it_takes_it(variant).await {
                 Ok(freed) => {
                     tracing::debug!(%variant, memory = %freed.memory, left = %freed.left, "unloaded");
                     me.weigh(device, variant, freed.left);
@@ -191,6 +197,21 @@ impl Handle {
             }
             me.feed(Event::Unloaded { device, variant });
         });
+    }
+
+    /// A runner with too many requests waiting takes no more for a moment. Told as unloaded all the same, the variant would stay in memory
+    /// beside whatever is loaded into its room.
+    async fn unload_when_it_takes_it(&self, variant: VariantId) -> Result<Freed, EngineError> {
+        let mut tries = UNLOAD_TRIES;
+        loop {
+            match self.engine().unload(variant).await {
+                Err(EngineError::Busy(_) | EngineError::InUse(_)) if tries > 0 && !self.draining() => {
+                    tries -= 1;
+                    tokio::time::sleep(UNLOAD_AGAIN).await;
+                }
+                other => return other,
+            }
+        }
     }
 }
 

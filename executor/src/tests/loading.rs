@@ -80,6 +80,29 @@ async fn what_is_being_loaded_while_its_task_changes_serves_once_it_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_batches_leave_behind_counts_once_the_node_holds_more_than_it_may() {
+    let mut bed = bed(None).await;
+    let budget = bed.handle.config().memory;
+    let fast = bed.variants[1].clone();
+    bed.engine.behave(fast.id, FakeModel { keeps: budget, ..echo() });
+    let only = || [fast.ordinal].into_iter().collect();
+    bed.send(1, LONG, only(), super::distinct(1));
+    assert_eq!(bed.wrong_of(1).await, 0);
+    let mut status = bed.handle.status();
+    let gone = |status: &NodeStatus| {
+        let mut replicas = status.replicas.iter();
+        replicas.any(|one| one.variant == fast.id && one.state == ReplicaState::Inactive)
+    };
+    timeout(LONG, status.wait_for(gone)).await.expect("in time").expect("it runs");
+    // A load takes what it took before, or it could never come back.
+    bed.engine.behave(fast.id, echo());
+    bed.send(2, LONG, only(), super::distinct(2));
+    assert_eq!(bed.wrong_of(1).await, 0);
+    drop(status);
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_artefact_that_is_not_what_it_was_is_never_served() {
     let mut bed = bed_with(Setup { damaged: true, ..Setup::default() }).await;
     for key in 0..20 {

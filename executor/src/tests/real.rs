@@ -29,8 +29,7 @@ pub(super) fn file(path: &str) -> PathBuf {
 
 pub(super) fn engine() -> Arc<ProcessEngine> {
     let library = Library::locate(None, &default_engines_dir()).expect("it is installed").path;
-    let runner = ["--package", "modelless-engine", "--bin", "modelless-test-runner"];
-    let command = vec![cargo_build(&runner).expect("it builds").display().to_string()];
+    let command = vec![cargo_build("modelless-test-runner").expect("it builds").display().to_string()];
     let config = ProcessConfig { library, command, ..ProcessConfig::default() };
     Arc::new(ProcessEngine::new(config).expect("an engine"))
 }

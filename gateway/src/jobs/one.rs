@@ -181,6 +181,10 @@ impl Attempt {
                 let admitted = match admission::admit(router.snapshot(), task.task.id, goals) {
                     Ok(admitted) => admitted,
                     Err(refusal) => {
+                        if !spare {
+                            let asked = (router.snapshot(), task.task.id, goals);
+                            core.demand.turned_away(asked, &refusal, now);
+                        }
                         refused = Some(refusal);
                         return None;
                     }

@@ -193,9 +193,11 @@ fn notes(view: &View, task: &TaskView, candidate: &Candidate) -> Vec<String> {
     let floor = floor.or_else(|| task.variant(candidate.variant)?.floor);
     let declared = floor.filter(|floor| floor.from == Provenance::Declared);
     let declared = declared.map(|floor| declared_only(floor, task.task.declared_accuracy));
-    let few = candidate.node.and_then(|node| view.node(node)?.narrowed.as_ref());
-    let few = few.map(|few| format!("on its node {}", crate::show::narrowed(few)));
-    declared.into_iter().chain(known).chain(stale).chain(worse).chain(few).collect()
+    let node = candidate.node.and_then(|node| view.node(node));
+    let few = node.and_then(|node| node.narrowed.as_ref()).map(crate::show::narrowed);
+    let cautious = node.and_then(|node| node.caution).map(crate::show::cautious);
+    let of_node = few.into_iter().chain(cautious).map(|told| format!("on its node {told}"));
+    declared.into_iter().chain(known).chain(stale).chain(worse).chain(of_node).collect()
 }
 
 /// Nobody measured its accuracy.

@@ -124,6 +124,7 @@ fn status_of(view: &View, status: &NodeStatus) -> Value {
         "draining": status.draining,
         "lanes": status.lanes,
         "narrowed": status.narrowed.as_ref().map(|few| json!({"lanes": few.lanes, "of": few.of, "cause": few.cause})),
+        "caution": status.caution.unwrap_or(1.0),
         "price_usd_per_hour": status.price.as_usd(),
         "price_provenance": status.price_origin.name(),
         "price_source": source,
@@ -221,6 +222,7 @@ pub(crate) fn explained(node: &NodeStatus, replica: &ReplicaStatus) -> Vec<Strin
     let mut lines = signs.map_or_else(Vec::new, |signs| explain(replica.state, signs));
     if signs.is_some() {
         lines.extend(node.narrowed.as_ref().map(narrowed));
+        lines.extend(node.caution.map(cautious));
     }
     lines
 }
@@ -228,6 +230,14 @@ pub(crate) fn explained(node: &NodeStatus, replica: &ReplicaStatus) -> Vec<Strin
 /// That fewer batches run side by side on a node than could, and why.
 pub(crate) fn narrowed(few: &Narrowed) -> String {
     format!("{} of {} lanes run side by side for now: {}", few.lanes, few.of, few.cause)
+}
+
+/// That a node reckons with more than is foreseen, and why.
+pub(crate) fn cautious(caution: f64) -> String {
+    format!(
+        "batches are taken to last {caution:.1} times as long where variants are compared, as queries were late there lately: \
+         cheaper variants are chosen until fewer are"
+    )
 }
 
 /// What happened to a replica: who, when, why.

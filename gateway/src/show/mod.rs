@@ -15,7 +15,7 @@ pub(crate) use catalog::{
 };
 pub(crate) use decision::{decision, origins};
 pub(crate) use fleet::{
-    demand, explained, finding, members, narrowed, nodes, replica, replicas, task_name, transition,
+    cautious, demand, explained, finding, members, narrowed, nodes, replica, replicas, task_name, transition,
 };
 pub(crate) use jobs::{Output, estimate, job, output};
 pub(crate) use plans::{change, event, plan_in_short, step};

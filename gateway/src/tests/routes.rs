@@ -267,6 +267,43 @@ async fn models_variants_nodes_and_replicas_are_shown() {
 }
 
 #[tokio::test]
+async fn how_cautious_a_node_is_stands_beside_what_it_would_run() {
+    let world = World::new().await;
+    world.status.send_modify(|status| {
+        status.replicas = vec![super::world::replica(1, ReplicaState::Active, 5)];
+        status.caution = Some(1.7);
+    });
+    let run = world.run().await;
+    run.with_connection(|mut connection| {
+        let mut shown = |path: &str| connection.exchange(&modelless_testkit::Request::get(path));
+        modelless_testkit::wait::until(std::time::Duration::from_secs(10), || {
+            let nodes = shown("/v1/nodes")?.json()?;
+            let told = &nodes["nodes"][0]["caution"];
+            Ok(if told == &json!(1.7) { Ok(()) } else { Err(nodes.to_string()) })
+        })
+        .unwrap();
+        for (path, wanted) in [
+            ("/v1/tasks/fashion/explain", "batches are taken to last 1.7 times as long"),
+            ("/metrics", r#"modelless_node_caution_ratio{node="node-a"} 1.7"#),
+        ] {
+            let told = shown(path).unwrap();
+            assert!(told.text().contains(wanted), "{told}");
+        }
+    })
+    .await;
+    run.status.send_modify(|status| status.caution = None);
+    run.with_connection(|mut connection| {
+        modelless_testkit::wait::until(std::time::Duration::from_secs(10), || {
+            let told = connection.exchange(&modelless_testkit::Request::get("/v1/tasks/fashion/explain"))?;
+            Ok(if told.text().contains("as long") { Err(told.to_string()) } else { Ok(()) })
+        })
+        .unwrap();
+    })
+    .await;
+    run.stop().await;
+}
+
+#[tokio::test]
 async fn metrics_count_answers_by_task_and_variant() {
     let world = World::new().await;
     for _ in 0..3 {

@@ -83,6 +83,8 @@ impl Request {
                     error @ (Error::Engine { .. }
                     | Error::Batch { .. }
                     | Error::Adapter { .. }
+                    | Error::Output { .. }
+                    | Error::Prepare { .. }
                     | Error::TooMuch { .. }),
                 ) => Err(error.to_string()),
                 Err(error) => return Err(error),

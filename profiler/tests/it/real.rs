@@ -10,7 +10,7 @@ const CLASS: &str = "cpu:test:1";
 /// ONNX Runtime in real runner processes. `cargo xtask test` installs the library.
 fn engine() -> Arc<ProcessEngine> {
     let library = Library::locate(None, &default_engines_dir()).unwrap().path;
-    let runner = cargo_build(&["--package", "modelless-engine", "--bin", "modelless-test-runner"]).unwrap();
+    let runner = cargo_build("modelless-test-runner").unwrap();
     let command = vec![runner.display().to_string()];
     Arc::new(ProcessEngine::new(ProcessConfig { library, command, ..ProcessConfig::default() }).unwrap())
 }

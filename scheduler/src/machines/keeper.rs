@@ -12,7 +12,8 @@ use modelless_decision::fleet::{
 use modelless_fleet::{Error as FleetError, Fleet, Instance, Wanted as ToStart};
 use modelless_live::{Member, Role};
 use modelless_planning::{
-    Demand, Foretold, Kinds, Learnt, Times, Wanted, foreseen, learn, node, ruled, wanted,
+    Demand, Foretold, Kinds, Learnt, Rentable, Times, Wanted, foreseen, learn, node, remembered, ruled,
+    wanted,
 };
 use modelless_store::{
     Catalog, Machine, MachineStep, NewMachine, PoolStands, Result, Signed, Store, UnixMicros,
@@ -28,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 /// The store answers by then, or the round is given up.
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 /// So many machines that ended are looked at: for how long starts take and what failed in a row.
-const ENDED: u32 = 200;
+pub(super) const ENDED: u32 = 200;
 /// What is asked for is asked of providers at once, and what that brings is looked at again, at most so often in a round.
 const AGAIN: usize = 4;
 /// How pools stand is said so often though nothing changed.
@@ -80,6 +81,8 @@ pub struct Keeper {
     said: Option<(Vec<PoolReport>, Vec<StartUp>, Instant)>,
     began: (Time, Instant),
     troubled: bool,
+    /// Machines of pools that are not set any more.
+    left_over: BTreeSet<String>,
 }
 
 /// Sees to machines of these pools.
@@ -115,6 +118,7 @@ pub fn build(of: Machinery) -> Keeper {
         said: None,
         began: (Time(UnixMicros::of(SystemTime::now()).0), Instant::now()),
         troubled: false,
+        left_over: BTreeSet::new(),
     }
 }
 
@@ -219,17 +223,36 @@ impl Keeper {
         (catalog, times): (&Catalog, &Times<'_>),
     ) -> Result<(Input, Vec<StartUp>)> {
         let rented = self.store.rented();
-        let (machines, ended) = (rented.machines().await?, rented.ended_machines(ENDED).await?);
+        let (mut machines, ended) = (rented.machines().await?, rented.ended_machines(ENDED).await?);
         let now = self.now();
         let nodes = members.iter().filter(|member| member.role == Role::Node);
         let nodes: BTreeMap<String, Node> = nodes.map(|of| (of.name.clone(), node(of))).collect();
         self.remember(&machines, answers.then_some(&nodes), now);
+        self.say_left_over(&machines);
 
         let settings = self.config.settings();
         let learnt: Vec<Learnt> = settings.iter().map(|pool| learn(pool, (&machines, &ended), now)).collect();
         let start_ups: Vec<StartUp> = learnt.iter().map(|of| of.start_up).collect();
         let pools: Vec<fleet::Pool> = learnt.iter().map(|of| of.pool.clone()).collect();
-        let failures = learnt.into_iter().map(|of| (of.pool.name, of.failures)).collect();
+        self.demand.remember(remembered(self.config.remembered_s, &start_ups));
+        for pool in &pools {
+            let of_pool = machines
+                .iter_mut()
+                .filter(|machine| machine.pool == pool.name && machine.price != pool.price);
+            let otherwise: Vec<&mut Machine> = of_pool.collect();
+            if !otherwise.is_empty() {
+                tracing::info!(
+                    pool = pool.name,
+                    usd_per_hour = pool.price.as_usd(),
+                    "its machines cost this now"
+                );
+                self.store.rented().price_machines(&pool.name, pool.price).await?;
+            }
+            for machine in otherwise {
+                machine.price = pool.price;
+            }
+        }
+        let ended = self.ended(&machines, ended).await?;
         let settled = machines.iter().all(|machine| {
             let warm = machine.joined.is_some_and(|joined| now.since(Time(joined.0)) > WARM_AFTER);
             machine.state == MachineState::Joined && warm
@@ -245,7 +268,9 @@ impl Keeper {
                 }
                 let foreseen = foreseen(self.foretold.last(), catalog, &start_ups, now);
                 let (counts, busy) = (self.demand.counts(), self.config.busy / self.strain.factor());
-                wanted((counts, &foreseen), (&pools, &start_ups, &self.kinds), times, busy)
+                let (kinds, budget) = (&self.kinds[..], self.config.budget());
+                let room = Rentable { pools: &learnt, kinds, machines: &machines, budget, busy };
+                wanted((counts, &foreseen), room, times)
             }
             Rules::Infaas => {
                 let seen = (&machines[..], answers.then_some(members));
@@ -256,17 +281,44 @@ impl Keeper {
         let input = Input {
             budget: self.config.budget(),
             machines: machines.into_iter().map(ruled).collect(),
-            ended: ended.into_iter().map(|machine| machine.name).collect(),
+            ended,
             listed: self.listed.clone(),
             nodes: answers.then_some(nodes),
             seen: self.seen.clone(),
             wanted: wanted.many,
             foreseen: wanted.foreseen,
-            failures,
+            failures: learnt.into_iter().map(|of| (of.pool.name, of.failures)).collect(),
             calls: self.about.clone(),
             pools,
         };
         Ok((input, start_ups))
+    }
+
+    /// Names of machines that ended: the last ones, and whatever else a provider still has.
+    async fn ended(&self, machines: &[Machine], ended: Vec<Machine>) -> Result<BTreeSet<String>> {
+        let mut names: BTreeSet<String> = ended.into_iter().map(|machine| machine.name).collect();
+        for listed in self.listed.values().flat_map(|list| &list.all) {
+            let known = names.contains(&listed.name) || machines.iter().any(|of| of.name == listed.name);
+            let found = if known { None } else { self.store.rented().machine_named(&listed.name).await? };
+            names.extend(found.filter(|machine| machine.state.ended()).map(|machine| machine.name));
+        }
+        Ok(names)
+    }
+
+    /// Says which machines nobody sees to any more: their pool's provider is not known here.
+    fn say_left_over(&mut self, machines: &[Machine]) {
+        let left = machines.iter().filter(|machine| !self.config.pools.contains_key(&machine.pool));
+        let left: BTreeSet<String> = left.map(|machine| machine.name.clone()).collect();
+        if left != self.left_over && !left.is_empty() {
+            let names = left.iter().take(9).cloned().collect::<Vec<_>>().join(", ");
+            tracing::warn!(
+                machines = left.len(),
+                names,
+                "these are of pools that are not set any more: they run on, cost, and count against the budget. Set their pools \
+                 again with `most = 0` to have them drained and taken away"
+            );
+        }
+        self.left_over = left;
     }
 
     /// Forgets machines that ended, and notes whose node is there.
@@ -350,7 +402,10 @@ impl Keeper {
         if let Some(machine) = &machine {
             tracing::info!(name = machine.name, state = machine.state.name(), why, "a machine");
         } else {
-            tracing::info!(pool, "another scheduler wrote down a machine at the same moment");
+            tracing::info!(
+                pool,
+                "no machine more is written down: another scheduler was first, or it is known already"
+            );
         }
         Ok(machine)
     }

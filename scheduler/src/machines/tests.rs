@@ -1,12 +1,13 @@
 //! The loop over a store in memory and machines that are only names.
 
+use super::keeper::ENDED;
 use super::*;
 use crate::Handle;
 use modelless_decision::baseline::Rules;
 use modelless_fleet::{Error, Fleet, MemMachines, Wanted};
 use modelless_live::{Load, Member, Role};
-use modelless_store::{MemStore, SlotSeen, Store, UnixMicros};
-use modelless_types::{Bin, MachineState, Slot, TaskId, Time};
+use modelless_store::{MachineStep, MemStore, NewMachine, Signed, SlotSeen, Store, UnixMicros};
+use modelless_types::{Bin, MachineState, PricePerHour, Slot, TaskId, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -168,6 +169,59 @@ async fn what_nobody_wrote_down_is_adopted_and_what_is_too_many_is_taken_away() 
     // Demand was not watched yet, so those within the maximum stay at first; none is asked for beside them.
     bed.settles(3).await;
     assert_eq!((bed.machines.starts(), bed.fleet().list().await.unwrap().len()), (5, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_ended_before_very_many_others_is_taken_away_and_not_taken_back() {
+    let mut bed = Bed::new();
+    let rented = bed.store.rented();
+    let by = || Signed { who: "s".to_owned(), at: UnixMicros(5) };
+    for n in 0..=ENDED {
+        let found = (n == 0).then(|| ("p-901".to_owned(), "i-901".to_owned()));
+        let (from, price) =
+            (if n == 0 { MachineState::Starting } else { MachineState::Asked }, PricePerHour(1));
+        let new = NewMachine {
+            pool: "p".to_owned(),
+            found,
+            price,
+            most: 1,
+            budget: None,
+            why: String::new(),
+            by: by(),
+        };
+        let machine = rented.add_machine(new).await.unwrap().unwrap().id;
+        let step = MachineStep {
+            machine,
+            from,
+            to: MachineState::Gone,
+            instance: None,
+            why: String::new(),
+            by: by(),
+        };
+        rented.move_machine(step).await.unwrap();
+    }
+    bed.fleet().start(&Wanted { name: "p-901".to_owned(), settings: Vec::new() }).await.unwrap();
+    bed.start(1);
+    bed.settles(1).await;
+    let states = bed.states().await;
+    assert_eq!(states.len(), 1);
+    assert_ne!(states[0].0, "p-901");
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_cost_what_their_pool_does_now() {
+    let mut bed = Bed::new();
+    bed.start(3);
+    bed.settles(1).await;
+    let machine = bed.store.rented().machines().await.unwrap().remove(0);
+    bed.store.rented().price_machines("p", PricePerHour(1)).await.unwrap();
+    for _ in 0..500 {
+        if bed.store.rented().machines().await.unwrap() == [machine.clone()] {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{:?}", bed.store.rented().machines().await);
 }
 
 #[tokio::test(start_paused = true)]

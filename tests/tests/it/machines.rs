@@ -4,9 +4,11 @@ use crate::cluster::{Load, loaded};
 use crate::database::Database;
 use crate::demo::{Place, picture};
 use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use modelless_testkit::cluster::Cluster;
 use modelless_testkit::{Connection, Request, process, wait};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::net::SocketAddr;
 use std::thread;
@@ -171,6 +173,23 @@ fn where_there_may_be_no_machine_the_first_query_has_one_come_and_it_goes_when_n
         let answer = ask()?;
         ensure!(matches!(answer.status, 200 | 503), "{answer}");
         Ok(if answer.status == 200 { Ok(()) } else { Err(answer.to_string()) })
+    })
+    .with_context(|| bed.cluster.output())?;
+    bed.settles(gateway, 0, 1)?;
+
+    // A job waits for spare time and has no machine come. One that is pressed for time is asked as queries are.
+    let post = |path: &str, body: &Value| {
+        Connection::open(gateway)?.exchange(&Request::post(path).json(body))?.json()
+    };
+    let job = post("/v1/jobs", &json!({"task": "fashion", "inputs": 1, "deadline_s": 1}))?;
+    let path = format!("/v1/jobs/{}", job["job"]);
+    let input = json!({"at": 0, "name": "shirt.png", "type": "image/png", "data": STANDARD.encode(picture("shirt.png"))});
+    post(&format!("{path}/inputs"), &json!({"inputs": [input]}))?;
+    post(&format!("{path}/start"), &Value::Null)?;
+    wait::until(PATIENCE, || {
+        let job = Connection::open(gateway)?.exchange(&Request::get(&path))?.json()?;
+        let done = job["state"] == "done" && job["done"] == 1;
+        Ok(if done { Ok(()) } else { Err(job.to_string()) })
     })
     .with_context(|| bed.cluster.output())?;
     bed.settles(gateway, 0, 1)?;

@@ -34,8 +34,12 @@ pub(crate) fn package(folder: &Path) -> Result<()> {
 }
 
 fn register(gateway: SocketAddr, package: &Path) -> Result<Output> {
+    register_with(gateway, package, &[])
+}
+
+fn register_with(gateway: SocketAddr, package: &Path, options: &[&str]) -> Result<Output> {
     let mut command = Command::new(server::binary()?);
-    command.args(["model", "register"]).arg(package);
+    command.args(["model", "register"]).arg(package).args(options);
     Ok(command.args(["--json", "--server", &format!("http://{gateway}")]).output()?)
 }
 
@@ -110,6 +114,7 @@ fn what_a_gateway_takes_in_is_measured_by_one_node_of_each_class_and_served_by_a
     ensure!(measured(&mut cluster, &["late"])? == 0, "it measured: {}", cluster.output());
 
     another_class(&mut cluster, gateway, &own("other"))?;
+    later(gateway, &package).with_context(|| cluster.output())?;
 
     ensure!(cluster.drain("other")?.success(), "other did not end well");
     let refused = register(gateway, &package)?;
@@ -125,6 +130,36 @@ fn elsewhere(gateway: SocketAddr) -> Result<()> {
         "variants": [{"precision": "fp32", "artefact_sha256": "ab".repeat(32)}]});
     let answer = Connection::open(gateway)?.exchange(&Request::post("/v1/models").json(&body))?;
     ensure!(answer.status == 400 && answer.to_string().contains("not at this gateway"), "{answer}");
+    Ok(())
+}
+
+/// A later version is made the default when it was measured, and not before, whoever asks for it.
+fn later(gateway: SocketAddr, package: &Path) -> Result<()> {
+    let manifest = package.join("models/cnn_s.toml");
+    let as_version = |version: u32| -> Result<()> {
+        let text = fs::read_to_string(fashion().join("models/cnn_s.toml"))?;
+        ensure!(text.contains("\nversion = 1\n"), "{text}");
+        Ok(fs::write(&manifest, text.replace("\nversion = 1\n", &format!("\nversion = {version}\n")))?)
+    };
+    let default = || -> Result<Value> {
+        let model = Connection::open(gateway)?.exchange(&Request::get("/v1/models/fashion/cnn_s"))?.json()?;
+        let versions = model["versions"].as_array().context("versions")?;
+        Ok(versions.iter().find(|version| version["default"] == true).context("a default")?["version"]
+            .clone())
+    };
+    let read = |output: Output| -> Result<Value> {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "{said}");
+        Ok(serde_json::from_slice(&output.stdout)?)
+    };
+    as_version(2)?;
+    let told = read(register_with(gateway, package, &["--promote"])?)?;
+    ensure!(told[0]["default"] == true && told[0]["variants"][0]["measured"] == true, "{told}");
+    ensure!(default()? == 2, "{}", default()?);
+    as_version(3)?;
+    let told = read(register_with(gateway, package, &["--promote", "--no-wait"])?)?;
+    ensure!(told[0]["default"] == false, "{told}");
+    ensure!(default()? == 2, "{}", default()?);
     Ok(())
 }
 

@@ -23,15 +23,17 @@ const MEMORY: &str = "64MiB";
 /// How long a model stays before it may make room, in milliseconds: with what a server does by default five models that
 /// fit would be exchanged five times in two seconds at most, and the measure would wait most of its time.
 const MIN_RESIDENCE: &str = "0";
-/// Laps before the first that counts: pools of threads and of memory reach their size.
-const SETTLING: usize = 2;
+/// Queries before the first lap that counts: pools of threads and of memory reach their size, and so does what is kept for those who ask why a query
+/// was answered as it was (the last 2,048 decisions, some kilobytes each).
+const SETTLING: usize = 2_100;
 /// Different inputs, a lap each in turn.
 const INPUTS: usize = 4;
 /// Batches of other sizes are computed in another order, so the last digits differ.
 const TOLERANCE: f64 = 1e-3;
 
 fn measure(context: &Context) -> Result<Outcome> {
-    let (wanted, averaged) = context.choose((1_000, 5), (24, 1));
+    let (wanted, averaged, settling) =
+        context.choose((1_000, 5, SETTLING.div_ceil(many_variants().len())), (24, 1, 2));
     let server = Server::builder().binary(context.binary()?).arg("--memory").arg(MEMORY);
     let server = server.arg("--min-residence").arg(MIN_RESIDENCE).start()?;
     demo::register(&server, &many(&context.root))?;
@@ -42,17 +44,21 @@ fn measure(context: &Context) -> Result<Outcome> {
     let mut connection = server.connect()?;
     let mut seen = Seen::default();
     let mut laps: Vec<Lap> = Vec::new();
-    while seen.loads < wanted || laps.len() < SETTLING + 2 * averaged {
+    let mut loads_before = 0;
+    while seen.loads < loads_before + wanted || laps.len() < settling + 2 * averaged {
         let before = seen.loads;
         for variant in &variants {
             seen.ask(&mut connection, variant, laps.len() % INPUTS, &inputs)?;
         }
         ensure!(seen.loads > before, "a lap loaded nothing: all models fit, and nothing is measured");
         laps.push(Lap::of(&server, seen.loads)?);
+        if laps.len() == settling {
+            loads_before = seen.loads;
+        }
     }
     server.stop()?;
 
-    let start = &laps[SETTLING..SETTLING + averaged];
+    let start = &laps[settling..settling + averaged];
     let end = &laps[laps.len() - averaged..];
     let growth = |of: fn(&Lap) -> u64| -> Result<f64> {
         let median =

@@ -1,7 +1,6 @@
 //! How long a worker takes to choose what runs next while 1,000 queries wait, and how long planning takes for 200 variants on 1,000 nodes.
 
 use anyhow::{Context as _, Result};
-use modelless_testkit::server::cargo_build;
 use modelless_testkit::stats;
 use serde_json::{Value, json};
 
@@ -17,9 +16,7 @@ pub(crate) const MEASURE: Measure = Measure {
 const SCENARIO: &str = "simulator/speed/ten-nodes.toml";
 
 fn measure(context: &Context) -> Result<Outcome> {
-    let profile = context.choose("release", "dev");
-    let built =
-        cargo_build(&["--package", "modelless-simulator", "--bin", "decisions", "--profile", profile])?;
+    let built = context.program_of("modelless-simulator", "decisions")?;
     let mut runs = Vec::new();
     for _ in 0..context.choose(5, 1) {
         let short = context.short.then_some("short");

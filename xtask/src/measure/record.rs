@@ -96,6 +96,7 @@ pub(crate) fn stamp(root: &Path) -> Result<Stamp> {
         ".",
         ":!bench/results",
         ":!docs/measurements.md",
+        ":!docs/img/generated.svg",
         ":!fuzz/corpus",
     ])?;
     Ok(Stamp {

@@ -1,7 +1,6 @@
 //! How many queries the simulator plays a second of wall time on one core, ten nodes, through the live decision code.
 
 use anyhow::{Context as _, Result};
-use modelless_testkit::server::cargo_build;
 use modelless_testkit::stats;
 use serde_json::{Value, json};
 
@@ -20,8 +19,7 @@ const WANTED: f64 = 250_000.0;
 const WANTED_SHORT: f64 = 1_000.0;
 
 fn measure(context: &Context) -> Result<Outcome> {
-    let profile = context.choose("release", "dev");
-    let built = cargo_build(&["--package", "modelless-simulator", "--bin", "speed", "--profile", profile])?;
+    let built = context.program_of("modelless-simulator", "speed")?;
     let mut runs = Vec::new();
     for _ in 0..context.choose(5, 1) {
         let seconds = context.choose("30", "1");

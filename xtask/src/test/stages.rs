@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use modelless_testkit::kubernetes::{ApiServer, Programs};
+use modelless_testkit::server::WHOLE_WORKSPACE;
 use modelless_testkit::{Postgres, hypervisor, server};
 
 use super::peer::Peer;
 use super::{Outcome, demos, perf_analyzer, python, sdk, system};
-use crate::command::{cargo, program, run, run_keeping_tail, succeeds, target_dir};
+use crate::command::{cargo, output, program, run, run_keeping_tail, succeeds, target_dir};
 use crate::{measure, say, schemathesis, tidy};
 
 pub(super) struct Stage {
@@ -118,12 +119,18 @@ pub(super) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "bench",
-        what: "every measurement in its short form, with loose bounds",
+        what: "measurements in their short form, with loose bounds",
         quick: false,
         needs: &["engine"],
         run: bench,
     },
 ];
+
+/// What stages of their own run, since it needs what they bring.
+const ELSEWHERE: &str = "package(modelless-tests) & test(/^(demos|generating|kubernetes|moto|remote)::|torch/) + \
+                         package(modelless-engine) & kind(test) & \
+                         test(/^(conformance::(onnx_gpu|torch_gpu|remote)|gpu|remote)::|^agreement::a_remote|torch/) + \
+                         package(modelless-fleet) & kind(test) & test(/kubernetes|moto/)";
 
 /// What stages leave for each other.
 pub(super) struct Context {
@@ -198,23 +205,25 @@ impl Context {
         self.binary.clone().context("built above; this is a bug")
     }
 
-    fn nextest(&mut self, args: &[&str]) -> Result<Outcome> {
-        self.nextest_without(&[], args)
+    /// Tests that a filter names, of a build that all stages share.
+    fn nextest(&mut self, tests: &str) -> Result<Outcome> {
+        self.nextest_without(&[], tests)
     }
 
     /// The same without some variables of the environment.
-    fn nextest_without(&mut self, variables: &[&str], args: &[&str]) -> Result<Outcome> {
+    fn nextest_without(&mut self, variables: &[&str], tests: &str) -> Result<Outcome> {
         let url = self.postgres_url()?;
         let mut command = cargo(&self.root);
         for variable in variables {
             command.env_remove(variable);
         }
         command.args(["nextest", "run"]); // NEXTEST_PROFILE=ci is nextest's own
-        if self.filter.is_empty() {
-            command.args(args);
-        } else {
-            command.args(&self.filter);
-        }
+        match self.filter.first().map(String::as_str) {
+            None => command.args(WHOLE_WORKSPACE).args(["--filterset", tests]),
+            // Only which tests run, so the build stays the one of all stages.
+            Some("-E" | "--filterset") => command.args(WHOLE_WORKSPACE).args(&self.filter),
+            Some(_) => command.args(&self.filter),
+        };
         command.env("MODELLESS_TEST_POSTGRES", url);
         if let Some(python) = &self.python {
             command.env("MODELLESS_PYTHON", python);
@@ -263,15 +272,10 @@ fn fmt(context: &mut Context) -> Result<Outcome> {
 }
 
 fn clippy(context: &mut Context) -> Result<Outcome> {
-    run(cargo(&context.root).args([
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--locked",
-        "--",
-        "-D",
-        "warnings",
-    ]))?;
+    run(cargo(&context.root)
+        .args(["clippy", "--all-targets", "--locked"])
+        .args(WHOLE_WORKSPACE)
+        .args(["--", "-D", "warnings"]))?;
     Ok(Outcome::Passed)
 }
 
@@ -320,7 +324,7 @@ fn engine(context: &mut Context) -> Result<Outcome> {
 }
 
 fn nextest(context: &mut Context) -> Result<Outcome> {
-    context.nextest(&["--workspace", "--exclude", "modelless-tests"])
+    context.nextest(&format!("not package(modelless-tests) - ({ELSEWHERE})"))
 }
 
 /// Library and build are kept in the folder of engines, so only the first run takes its minutes.
@@ -330,19 +334,8 @@ fn torch(context: &mut Context) -> Result<Outcome> {
     let manifest = "runners/torch/Cargo.toml";
     context.torch_probe = Some(torch_probe(&context.root, binary, manifest)?);
     run(cargo(&context.root).args(["fmt", "--check", "--manifest-path", manifest, "--", "-l"]))?;
-    context.nextest(&[
-        "--package",
-        "modelless-engine",
-        "--features",
-        // Built, so that it does not rot; what needs a GPU runs where there is one.
-        "modelless-engine/conformance-gpu",
-        "--package",
-        "modelless-tests",
-        "--features",
-        "modelless-tests/torch",
-        "--filterset",
-        "test(torch) - test(gpu)",
-    ])
+    // What needs a GPU is built, so that it does not rot, and runs where there is one.
+    context.nextest("(package(modelless-engine) + package(modelless-tests)) & test(torch) - test(gpu)")
 }
 
 /// Beside the runner that is installed, which it must not replace, and from the same build.
@@ -382,36 +375,19 @@ fn generator(context: &mut Context) -> Result<Outcome> {
     let mut python = program(&folder, text("python")?);
     python.args(["-B", "-m", "unittest", "discover", "-s", "tests"]).env("PYTHONPATH", path);
     run(python.env("OMP_NUM_THREADS", "1"))?;
-    context.nextest(&[
-        "--package",
-        "modelless-tests",
-        "--features",
-        "modelless-tests/generator",
-        "--filterset",
-        "test(generating::)",
-    ])
+    context.nextest("package(modelless-tests) & test(generating::) - test(torch)")
 }
 
 fn remote(context: &mut Context) -> Result<Outcome> {
     context.binary()?;
     let peer = Peer::start(&context.root, &context.target)?;
-    let args = [
-        "--package",
-        "modelless-engine",
-        "--features",
-        "modelless-engine/conformance-remote",
-        "--package",
-        "modelless-tests",
-        "--features",
-        "modelless-tests/remote",
-        "--filterset",
-    ];
     context.peers = Some((peer.http.clone(), peer.grpc.clone()));
-    let mut outcome = context.nextest(&[&args[..], &["test(remote)"]].concat());
+    let mut outcome =
+        context.nextest("(package(modelless-engine) + package(modelless-tests)) & test(remote)");
     if matches!(outcome, Ok(Outcome::Passed)) {
         // The suite that all engines pass once more, over the other protocol.
         context.peers = Some((peer.grpc.clone(), peer.grpc.clone()));
-        outcome = context.nextest(&[&args[..], &["test(conformance::remote)"]].concat());
+        outcome = context.nextest("package(modelless-engine) & test(conformance::remote)");
     }
     context.peers = None;
     outcome
@@ -429,18 +405,8 @@ fn moto(context: &mut Context) -> Result<Outcome> {
         say(why);
         "test(moto) - test(moto_boots)"
     };
-    let outcome = context.nextest(&[
-        "--package",
-        "modelless-fleet",
-        "--features",
-        "modelless-fleet/conformance-moto",
-        "--package",
-        "modelless-tests",
-        "--features",
-        "modelless-tests/moto",
-        "--filterset",
-        tests,
-    ]);
+    let outcome =
+        context.nextest(&format!("(package(modelless-fleet) + package(modelless-tests)) & ({tests})"));
     context.moto = None;
     outcome
 }
@@ -448,30 +414,16 @@ fn moto(context: &mut Context) -> Result<Outcome> {
 fn kubernetes(context: &mut Context) -> Result<Outcome> {
     context.binary()?;
     context.kubernetes = Some(python::kubernetes(&context.root, &context.target)?);
-    let args = [
-        "--package",
-        "modelless-fleet",
-        "--features",
-        "modelless-fleet/conformance-kubernetes",
-        "--package",
-        "modelless-tests",
-        "--features",
-        "modelless-tests/kubernetes",
-        "--filterset",
-    ];
+    let tests = "(package(modelless-fleet) + package(modelless-tests)) & test(kubernetes)";
     // Whoever names a cluster of his own has it tried in the second run, not here.
-    let mut outcome =
-        context.nextest_without(&["MODELLESS_TEST_KUBECONFIG"], &[&args[..], &["test(kubernetes)"]].concat());
+    let mut outcome = context.nextest_without(&["MODELLESS_TEST_KUBECONFIG"], tests);
     if matches!(outcome, Ok(Outcome::Passed)) {
         let given = std::env::var_os("MODELLESS_TEST_KUBECONFIG").map(PathBuf::from);
         let programs = Programs::find().filter(|_| given.is_none());
         let own = programs.map(|programs| ApiServer::start(&programs)).transpose()?;
         context.kubeconfig = given.or_else(|| own.as_ref().map(ApiServer::kubeconfig));
         if context.kubeconfig.is_some() {
-            outcome = context.nextest(
-                &[&args[..], &["package(modelless-fleet) and test(kubernetes) and not test(stand_in)"]]
-                    .concat(),
-            );
+            outcome = context.nextest("package(modelless-fleet) & test(kubernetes) - test(stand_in)");
         } else {
             say("no `etcd` and `kube-apiserver` in PATH: requests were checked by Kubernetes' schemas only");
         }
@@ -505,7 +457,7 @@ fn e2e(context: &mut Context) -> Result<Outcome> {
             format!("not run: {why}")
         }
     });
-    context.nextest(&["--package", "modelless-tests"])
+    context.nextest(&format!("package(modelless-tests) - ({ELSEWHERE})"))
 }
 
 fn openapi(context: &mut Context) -> Result<Outcome> {
@@ -528,18 +480,19 @@ fn demos(context: &mut Context) -> Result<Outcome> {
     }
     // The long form takes minutes: it measures ten variants with a development build.
     let all = std::env::var("MODELLESS_TEST_DEMOS").is_ok_and(|wanted| wanted == "all");
-    let tests = if all { "test(demos::)" } else { "test(demos::) and not test(the_whole_imagenet_demo)" };
-    let package = ["--package", "modelless-tests", "--features", "modelless-tests/demos"];
-    let outcome = context.nextest(&[&package[..], &["--filterset", tests]].concat());
+    let without = if all { "none()" } else { "test(the_whole_imagenet_demo)" };
+    let outcome = context.nextest(&format!("package(modelless-tests) & test(demos::) - {without}"));
     context.recipes = None;
     outcome
 }
 
 fn bench(context: &mut Context) -> Result<Outcome> {
     let binary = context.binary()?;
-    let failed = measure::run_all_short(&context.root, &binary);
+    let commit = output(program(&context.root, "git").args(["rev-parse", "HEAD"])).unwrap_or_default();
+    let turn = measure::Turn::of(std::env::var("XTASK_SHORT_FORMS").ok().as_deref(), commit.trim())?;
+    let failed = measure::run_all_short(&context.root, &binary, turn);
     if !failed.is_empty() {
-        bail!("missed even the loose bounds: {}", failed.join(", "));
+        bail!("missed even the loose bounds: {}", failed.join(" | "));
     }
     Ok(Outcome::Passed)
 }

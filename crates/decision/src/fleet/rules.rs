@@ -136,7 +136,8 @@ impl<'a> Rules<'a> {
 
     fn joined(&mut self, pool: &Pool, machine: &Machine, listed: Option<&Listed>, gone: bool) {
         let node = self.input.node(&machine.name);
-        if gone {
+        // A list may lack what is there. Whoever announces itself is, and while nobody can tell who does, nobody is taken for dead.
+        if gone && self.input.nodes.is_some() && node.is_none() {
             self.to(machine, S::Failed, "it ended although nobody asked it to");
         } else if listed.is_some_and(|listed| listed.ending) {
             self.to(machine, S::Draining, "its provider takes it away");
@@ -144,13 +145,25 @@ impl<'a> Rules<'a> {
             self.to(machine, S::Draining, "it drains by itself, or because its provider says that it goes");
         } else if self.silent(machine) > pool.lost_after {
             let after = pool.lost_after.0 / 1_000_000;
-            self.to(machine, S::Stopping, format!("its node was silent for {after} s"));
+            let served =
+                self.now.since(machine.joined.unwrap_or(machine.since)).saturating_sub(pool.lost_after);
+            if served < pool.young {
+                // Its provider has it still, and takes away what is written down as ended. Were it only let go, another would follow at once, and
+                // so on for as long as they all die young.
+                let why = format!(
+                    "its node was silent for {after} s, {} s after it had joined",
+                    served.0 / 1_000_000
+                );
+                self.to(machine, S::Failed, why);
+            } else {
+                self.to(machine, S::Stopping, format!("its node was silent for {after} s"));
+            }
         }
     }
 
     fn draining(&mut self, pool: &Pool, machine: &Machine, gone: bool) {
         let drained = self.now.since(machine.since);
-        if gone {
+        if gone && self.input.node(&machine.name).is_none() {
             self.to(machine, S::Gone, "it is drained and not there any more");
         } else if drained > pool.drains_within {
             let within = pool.drains_within.0 / 1_000_000;

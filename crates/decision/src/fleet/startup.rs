@@ -43,9 +43,11 @@ impl StartUp {
         Micros(self.median.0.saturating_add(self.spread.0.saturating_mul(5) / 2))
     }
 
-    /// One that takes longer never comes: four times what is usual, and half a minute at least.
-    pub fn joins_within(&self) -> Micros {
-        Micros(self.lead().0.saturating_mul(4).max(Micros::from_secs(30).0))
+    /// One that takes longer never comes: four times what is usual, and half a minute at least. It may be that starts take longer now than those
+    /// that were seen, and none is seen where each is given up, so with each in a row that never came it is twice as much, four times at most.
+    pub fn joins_within(&self, never_came: u32) -> Micros {
+        let usual = self.lead().0.saturating_mul(4).max(Micros::from_secs(30).0);
+        Micros(usual.saturating_mul(1 << never_came.min(2)))
     }
 }
 
@@ -61,6 +63,9 @@ pub struct Ended {
     pub state: MachineState,
     /// When it joined, if it did.
     pub joined: Option<Time>,
+    /// Its provider had it.
+    #[serde(default)]
+    pub taken_up: bool,
     /// When it ended.
     pub at: Time,
 }
@@ -72,6 +77,9 @@ pub struct Failures {
     pub in_a_row: u32,
     /// When the last one did.
     pub last: Time,
+    /// Of these, how many their provider had and that never joined.
+    #[serde(default)]
+    pub never_joined: u32,
 }
 
 /// After the first failure of a pool, and at most.
@@ -87,12 +95,14 @@ impl Failures {
         let good = long_ago.chain(still).max();
         let failed = |end: &&Ended| end.state == MachineState::Failed && !stayed(end);
         let since = ended.iter().filter(failed).filter(|end| good.is_none_or(|good| end.at > good));
-        let (mut in_a_row, mut last) = (0_u32, Time::ZERO);
+        let mut all = Self::default();
         for end in since {
-            in_a_row = in_a_row.saturating_add(1);
-            last = last.max(end.at);
+            all.in_a_row = all.in_a_row.saturating_add(1);
+            all.never_joined =
+                all.never_joined.saturating_add(u32::from(end.joined.is_none() && end.taken_up));
+            all.last = all.last.max(end.at);
         }
-        Self { in_a_row, last }
+        all
     }
 
     /// Until when nothing more is asked for: 5 s after the first, twice as long after each further one, ten minutes at most.
@@ -181,24 +191,33 @@ mod tests {
         assert_eq!((none.median, none.spread, none.samples), (prior, Micros::ZERO, 0));
         let some = StartUp::learn(prior, &secs(&[20, 30, 40, 30, 30]));
         assert_eq!((some.median, some.spread), (Micros::from_secs(30), Micros::from_secs(10)));
-        assert_eq!(some.joins_within(), Micros::from_secs(160));
+        assert_eq!(some.joins_within(0), Micros::from_secs(160));
+        let waits = [1, 2, 9].map(|never_came| some.joins_within(never_came).0 / 1_000_000);
+        assert_eq!(waits, [320, 640, 640], "starts may take longer than those that were seen");
         assert_eq!(some.nearly_always(), Micros::from_secs(55));
         let late = [secs(&[20; 20]), secs(&[70; 15])].concat();
         assert_eq!(StartUp::learn(prior, &late).median, Micros::from_secs(70), "the old ones are forgotten");
-        assert_eq!(StartUp::learn(Micros::from_secs(1), &secs(&[1])).joins_within(), Micros::from_secs(30));
+        assert_eq!(StartUp::learn(Micros::from_secs(1), &secs(&[1])).joins_within(0), Micros::from_secs(30));
     }
 
     #[test]
     fn failures_in_a_row_rest_longer_and_one_that_stayed_ends_the_row() {
-        let end = |state, joined: Option<u64>, s| Ended { state, joined: joined.map(at), at: at(s) };
+        let end = |state, joined: Option<u64>, s| Ended {
+            state,
+            joined: joined.map(at),
+            taken_up: true,
+            at: at(s),
+        };
         let failed = |joined, s| end(MachineState::Failed, joined, s);
         let of = |ended: &[Ended], joined: &[Time], now| {
             Failures::of(ended, joined, Micros::from_secs(60), at(now))
         };
         assert_eq!(of(&[], &[], 100).until(), None);
         let three = [failed(None, 100), failed(Some(108), 110), failed(None, 125)];
-        assert_eq!(of(&three, &[], 130), Failures { in_a_row: 3, last: at(125) });
+        assert_eq!(of(&three, &[], 130), Failures { in_a_row: 3, last: at(125), never_joined: 2 });
         assert_eq!(of(&three, &[], 130).until(), Some(at(145)));
+        let refused = Ended { taken_up: false, ..failed(None, 126) };
+        assert_eq!(of(&[refused], &[], 130), Failures { in_a_row: 1, last: at(126), never_joined: 0 });
         assert_eq!(of(&three, &[at(127)], 130).in_a_row, 3, "it may die young as well");
         assert_eq!(of(&three, &[at(127)], 187).until(), None, "that one stayed");
         let lived = end(MachineState::Failed, Some(10), 112);

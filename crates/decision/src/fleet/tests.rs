@@ -88,12 +88,19 @@ fn one_that_never_joins_dies_or_falls_silent_is_followed_by_another() {
     assert_eq!(steps(961, &starting), ["1 stopping", "stop 1", "ask a"]);
     let mut dead = of(pool("a", 1, 2, 100), vec![machine(1, S::Joined, 900)]);
     dead.listed.insert("a".into(), List { at: at(999), all: Vec::new() });
+    assert!(steps(1_000, &dead).is_empty(), "its node says that it is there, whatever a list lacks");
+    dead.nodes = None;
+    assert!(steps(1_000, &dead).is_empty(), "nobody knows whether it is");
+    dead.nodes = Some(BTreeMap::new());
     assert_eq!(steps(1_000, &dead), ["1 failed", "ask a"]);
     let mut silent = of(pool("a", 1, 2, 100), vec![machine(1, S::Joined, 900)]);
     silent.nodes = Some(BTreeMap::new());
     silent.seen.insert(MachineId(1), at(969));
     assert!(steps(999, &silent).is_empty());
     assert_eq!(steps(1_000, &silent), ["1 stopping", "stop 1", "ask a"]);
+    let mut young = silent.clone();
+    young.machines[0].joined = Some(at(950));
+    assert_eq!(steps(1_000, &young), ["1 failed", "ask a"], "it came and did not stay");
     silent.nodes = None;
     assert!(steps(2_000, &silent).is_empty(), "nobody knows while the live state is away");
 }
@@ -194,7 +201,7 @@ fn minimums_come_before_what_is_wanted_beyond_them() {
 #[test]
 fn after_failures_one_is_tried_at_a_time_and_not_before_the_rest_is_over() {
     let mut input = of(pool("a", 3, 9, 100), Vec::new());
-    input.failures.insert("a".into(), Failures { in_a_row: 2, last: at(995) });
+    input.failures.insert("a".into(), Failures { in_a_row: 2, last: at(995), never_joined: 0 });
     assert!(steps(1_004, &input).is_empty());
     assert_eq!(steps(1_005, &input), ["ask a"]);
 }
@@ -218,6 +225,7 @@ fn faults() -> impl Strategy<Value = Faults> {
             never,
             dies,
             killed,
+            lacks: 0,
             forgotten: dies / 10,
         },
     )
@@ -286,6 +294,17 @@ proptest! {
         world.want("a", 2, 2);
         (0..60).for_each(|_| world.second());
         prop_assert_eq!((world.joined("a"), world.asked, world.let_go), (2, 5, 3));
+    }
+
+    #[test]
+    fn who_serves_is_not_given_up_because_a_list_lacks_him(seed in any::<u64>(), lacks in prop_oneof![Just(1_000_u64), 1..1_000_u64]) {
+        let mut world = world(seed);
+        world.want("a", 5, 5);
+        (0..60).for_each(|_| world.second());
+        world.faults.lacks = lacks;
+        (0..300).for_each(|_| world.second());
+        prop_assert_eq!((world.joined("a"), world.asked, world.let_go), (5, 5, 0), "{:?}", world.states());
+        prop_assert!(world.states().iter().all(|state| *state == S::Joined));
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub(super) struct Faults {
     pub(super) lost: u64,
     /// The provider does not answer for a while.
     pub(super) away: u64,
+    /// A list lacks a machine that is there.
+    pub(super) lacks: u64,
     /// A machine never joins.
     pub(super) never: u64,
     /// A machine dies, each second.
@@ -184,7 +186,8 @@ impl World {
                 for at in 0..self.real.len() {
                     // A list may lack what is new.
                     let new = self.now < self.real[at].started + SETTLES_S - 1;
-                    if self.real[at].pool == pool.name && !(new && self.chance(500)) {
+                    let lacks = (new && self.chance(500)) || self.chance(self.faults.lacks);
+                    if self.real[at].pool == pool.name && !lacks {
                         let real = &self.real[at];
                         let (name, instance) = (real.name.clone(), real.instance.clone());
                         all.push(Listed { name, instance, ending: false });
@@ -263,7 +266,12 @@ impl World {
                     known.joined = Some(now);
                 }
                 if to.ended() {
-                    let end = Ended { state: to, joined: known.joined, at: now };
+                    let end = Ended {
+                        state: to,
+                        joined: known.joined,
+                        taken_up: known.instance.is_some(),
+                        at: now,
+                    };
                     self.ends.push((known.pool.clone(), end));
                     self.input.ended.insert(known.name.clone());
                     self.input.machines.retain(|known| known.id != machine);

@@ -265,7 +265,11 @@ fn three_days(foretold: bool) -> (Vec<u64>, u64) {
                 again: rates(again).collect(),
                 usual: [(TASK, asked)].into(),
             };
-            let wanted = hire::wanted((&counts, &expected), (&[KIND], 0.7), &|_, _| Some(0.01))[0];
+            let wanted = hire::wanted(
+                (&counts, &expected),
+                hire::Room { kinds: &[KIND], busy: 0.7, budget_usd: f64::INFINITY },
+                &|_, _| Some(0.01),
+            )[0];
             *late += machines.second(now, queries, wanted);
             paid += (machines.there + machines.coming.len()) as u64;
             counts.came(asked, queries);

@@ -1,10 +1,12 @@
 //! Which replicas should exist where. A pure function of its input and the plan before it; planning twice from the
 //! same input changes nothing.
 //!
-//! First form: it pins what is worth having. Variants that another equals or beats on every axis are left out; per task a *parachute* (the
+//! It pins what is worth having. Variants that another equals or beats on every axis are left out; per task a *parachute* (the
 //! fastest variant of the frontier) comes first, then the most accurate, then the *widest* (the one that can do most, in
 //! batches of the size that pays: alone it may look worse than others on every axis), then what lies between, task after task in
-//! turn, while the device has room beside its discretionary share; of each of these what is asked for most comes first. What is pinned
+//! turn, while the device has room beside its discretionary share; of each of these what is asked for most comes first. What stands on two
+//! devices, and on as many as what is asked of it needs, comes after everything else on a third: so a cluster holds together what no single
+//! node could, and what is asked for most stands on most of them. What is pinned
 //! already stays unless four times as much is asked for something else, so that a plan does not move things without need.
 //! Candidates (versions that are not the default) come after all of these, so that promoting one finds it in memory where
 //! there is room. Of tasks that sleep (`sleep`) nothing is pinned. What earlier days tell of a task ([`crate::forecast`]) counts as
@@ -18,7 +20,7 @@ pub use changes::{Change, changes};
 pub use check::{Broken, check};
 pub use sleep::{PlanTask, Rest, TaskStep, Turned, turns};
 
-use crate::demand::level_of;
+use crate::demand::{level_of, per_s_at_most};
 use crate::forecast::Peak;
 use crate::frontier::{Point, dominated, nanos};
 use crate::words::{asked, time};
@@ -148,12 +150,48 @@ impl Plan {
 /// Makes the plan that follows `before`.
 pub fn plan(input: &Input, before: &Plan) -> Plan {
     let (rest, tasks) = sleep::rests(&input.tasks, before);
-    let mut plan = Plan { rest, tasks, ..Plan::default() };
-    let before: BTreeSet<Pin> = before.pins.iter().copied().collect();
+    let fresh = Plan { rest, tasks, ..Plan::default() };
     let expected: Foreseen =
         input.tasks.iter().filter_map(|task| Some((task.id, Expected::of(task)?))).collect();
+    let mut pins: BTreeSet<Pin> = before.pins.iter().copied().collect();
+    let mut plan = pass(input, (&pins, &expected), fresh.clone());
+    // A device that had its turn may have counted on what a later one let go of.
+    for _ in 1..PASSES {
+        let next: BTreeSet<Pin> = plan.pins.iter().copied().collect();
+        if next == pins {
+            break;
+        }
+        pins = next;
+        plan = pass(input, (&pins, &expected), fresh.clone());
+    }
+    plan
+}
+
+/// Two are usual, and one where nothing changes.
+const PASSES: usize = 8;
+
+/// Fills one device after the other.
+fn pass(input: &Input, (before, expected): (&BTreeSet<Pin>, &Foreseen), mut plan: Plan) -> Plan {
+    let there: BTreeSet<(NodeId, DeviceIx)> =
+        input.devices.iter().map(|device| (device.node, device.device)).collect();
+    let mut stands = Stands::new();
+    for pin in before.iter().filter(|pin| there.contains(&(pin.node, pin.device))) {
+        *stands.entry(pin.variant).or_default() += 1;
+    }
     for device in &input.devices {
-        pin_device(device, (&before, &expected), &mut plan);
+        let of_device = |variant| Pin { node: device.node, device: device.device, variant };
+        for variant in &device.variants {
+            if before.contains(&of_device(variant.id))
+                && let Some(many) = stands.get_mut(&variant.id)
+            {
+                *many -= 1;
+            }
+        }
+        let from = plan.pins.len();
+        pin_device(device, (before, expected, &stands), &mut plan);
+        for pin in &plan.pins[from..] {
+            *stands.entry(pin.variant).or_default() += 1;
+        }
     }
     plan.pins.sort_unstable();
     plan
@@ -169,6 +207,27 @@ struct Expected {
 }
 
 type Foreseen = BTreeMap<TaskId, Expected>;
+
+/// On how many other devices each variant stands: as they are pinned already, or else as they were before.
+type Stands = BTreeMap<VariantId, u32>;
+
+/// So many have each variant before anything else is pinned a further time: so that no single device takes it away.
+const COPIES: u32 = 2;
+/// And so many as are busy with what is asked of it for no more than this share of their time, were all of that its own.
+const BUSY: f64 = 0.25;
+
+/// On how many devices a variant is to stand of which so much is asked, before others come first.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a time in nanoseconds, and a count that saturates"
+)]
+fn copies(level: u8, work: u64) -> u32 {
+    let busy = per_s_at_most(level) * work as f64 / 1e9;
+    let many = libm::ceil(busy / BUSY);
+    if many > f64::from(COPIES) { many as u32 } else { COPIES }
+}
 
 impl Expected {
     fn of(task: &PlanTask) -> Option<Self> {
@@ -186,7 +245,11 @@ impl Expected {
     }
 }
 
-fn pin_device(device: &PlanDevice, (before, expected): (&BTreeSet<Pin>, &Foreseen), plan: &mut Plan) {
+fn pin_device(
+    device: &PlanDevice,
+    (before, expected, stands): (&BTreeSet<Pin>, &Foreseen, &Stands),
+    plan: &mut Plan,
+) {
     let mut free = device.room().0;
     let mut report = Vec::new();
     let pinned_before =
@@ -199,7 +262,7 @@ fn pin_device(device: &PlanDevice, (before, expected): (&BTreeSet<Pin>, &Foresee
         report.push(Step { node: device.node, variant: variant.id, why, beaten_by });
     };
     let mut chosen = BTreeSet::new();
-    for (rank, variant, beaten_by) in in_turn(device, expected, &pinned_before) {
+    for (rank, variant, beaten_by) in in_turn(device, (expected, stands), &pinned_before) {
         if plan.sleeps(variant.task) {
             let step = plan.tasks.iter().find(|step| step.task == variant.task);
             let why = step.map_or("its task sleeps", |step| step.why.as_str());
@@ -208,7 +271,13 @@ fn pin_device(device: &PlanDevice, (before, expected): (&BTreeSet<Pin>, &Foresee
             say(variant, "not pinned, as another variant is as good on every axis", beaten_by);
         } else if variant.memory.0 > free {
             let left = Bytes(free);
-            say(variant, &format!("not pinned, as {left} is left beside the discretionary share"), None);
+            let others = match stands.get(&variant.id) {
+                None | Some(0) => String::new(),
+                Some(1) => ", and 1 other device has it".into(),
+                Some(many) => format!(", and {many} other devices have it"),
+            };
+            let why = format!("not pinned, as {left} is left beside the discretionary share{others}");
+            say(variant, &why, None);
         } else {
             free -= variant.memory.0;
             chosen.insert(variant.id);
@@ -252,8 +321,8 @@ impl Rank {
     }
 }
 
-/// What comes first: rank, then demand, then what is pinned already, then latency.
-type Turn = (Rank, core::cmp::Reverse<u8>, bool, usize);
+/// What comes first: what too few other devices have, then rank, then demand, then what is pinned already, then latency.
+type Turn = (bool, Rank, core::cmp::Reverse<u8>, bool, usize);
 
 /// By so many doublings more must be asked for what is to take the place of what is pinned. A count that hovers around a power
 /// of two, and two schedulers that count from different moments, are one apart and move nothing.
@@ -262,10 +331,11 @@ const AHEAD: u8 = 2;
 /// What a variant is to its task, and by which it is beaten, if it is.
 type InTurn<'a> = (Rank, &'a PlanVariant, Option<VariantId>);
 
-/// The order in which room is given out: every task's parachute, every task's best, then the rest by turns.
+/// The order in which room is given out: every task's parachute, every task's best, then the rest by turns; after all that what enough other
+/// devices have.
 fn in_turn<'a>(
     device: &'a PlanDevice,
-    expected: &Foreseen,
+    (expected, stands): (&Foreseen, &Stands),
     before: &dyn Fn(VariantId) -> bool,
 ) -> Vec<InTurn<'a>> {
     let tasks: BTreeSet<TaskId> = device.variants.iter().map(|v| v.task).collect();
@@ -305,202 +375,16 @@ fn in_turn<'a>(
             let pinned = before(variant.id);
             let held = if pinned { AHEAD - 1 } else { 0 }; // with so much less it is still even, and even it stays
             let asked = variant.demand.max(Expected::level(expected, variant, pinned));
+            // What is here stays here, or nodes would pass it round.
+            let enough = !pinned
+                && stands.get(&variant.id).is_some_and(|others| *others >= copies(asked, variant.work));
             let demand = core::cmp::Reverse(asked.saturating_add(held));
-            order.push(((rank, demand, !pinned, turn), task, variant, beaten.map(|at| ids[at])));
+            order.push(((enough, rank, demand, !pinned, turn), task, variant, beaten.map(|at| ids[at])));
         }
     }
     order.sort_by_key(|(key, task, variant, _)| (*key, *task, variant.id));
-    order.into_iter().map(|((rank, ..), _, variant, beaten_by)| (rank, variant, beaten_by)).collect()
+    order.into_iter().map(|((_, rank, ..), _, variant, beaten_by)| (rank, variant, beaten_by)).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn variant(id: u32, task: u32, ppm: u32, us: u64, mib: u64) -> PlanVariant {
-        PlanVariant {
-            id: VariantId(id),
-            task: TaskId(task),
-            accuracy: Accuracy::from_ppm(ppm).expect("accuracy"),
-            latency: Micros(us),
-            cost: CostPer1k(us),
-            work: us * 1_000,
-            memory: Bytes::from_mib(mib),
-            demand: 0,
-            candidate: false,
-        }
-    }
-
-    fn device(mib: u64, variants: Vec<PlanVariant>) -> Input {
-        let memory = Bytes::from_mib(mib);
-        let (node, device) = (NodeId(1), DeviceIx(0));
-        Input {
-            devices: alloc::vec![PlanDevice { node, device, memory, discretionary_permille: 0, variants }],
-            ..Input::default()
-        }
-    }
-
-    fn pinned(plan: &Plan) -> Vec<u32> {
-        plan.pins.iter().map(|pin| pin.variant.0).collect()
-    }
-
-    #[test]
-    fn the_fastest_and_the_most_accurate_of_every_task_come_first() {
-        let ladder = |task, id| {
-            [
-                variant(id, task, 800_000, 10, 10),
-                variant(id + 1, task, 900_000, 20, 10),
-                variant(id + 2, task, 950_000, 30, 10),
-            ]
-        };
-        let variants: Vec<_> = ladder(1, 1).into_iter().chain(ladder(2, 11)).collect();
-        assert_eq!(pinned(&plan(&device(20, variants.clone()), &Plan::default())), [1, 11]);
-        assert_eq!(pinned(&plan(&device(40, variants.clone()), &Plan::default())), [1, 3, 11, 13]);
-        assert_eq!(pinned(&plan(&device(60, variants), &Plan::default())), [1, 2, 3, 11, 12, 13]);
-    }
-
-    #[test]
-    fn where_room_is_short_what_is_asked_for_comes_first_and_stays_while_demand_wavers() {
-        let asked = |demand| PlanVariant { demand, ..variant(11, 2, 800_000, 10, 10) };
-        let input = |demand| device(10, alloc::vec![variant(1, 1, 800_000, 10, 10), asked(demand)]);
-        let idle = plan(&input(0), &Plan::default());
-        assert_eq!(pinned(&idle), [1]);
-        let busy = plan(&input(3), &idle);
-        assert_eq!(pinned(&busy), [11]);
-        assert_eq!(pinned(&plan(&input(0), &busy)), [11], "nobody asks for the other either");
-    }
-
-    #[test]
-    fn what_is_pinned_gives_way_only_to_what_is_asked_for_two_doublings_more() {
-        let asked = |id, task, demand| PlanVariant { demand, ..variant(id, task, 800_000, 10, 10) };
-        let input = |one, other| device(10, alloc::vec![asked(1, 1, one), asked(11, 2, other)]);
-        for first in [1, 11] {
-            let node = (NodeId(1), DeviceIx(0));
-            let pin = Pin { node: node.0, device: node.1, variant: VariantId(first) };
-            let before = Plan { pins: alloc::vec![pin], ..Plan::default() };
-            for (one, other) in [(0, 0), (0, 1), (1, 0), (5, 5), (5, 6), (6, 5)] {
-                assert_eq!(pinned(&plan(&input(one, other), &before)), [first], "{one} {other}");
-            }
-            assert_eq!(pinned(&plan(&input(5, 7), &before)), [11]);
-            assert_eq!(pinned(&plan(&input(7, 5), &before)), [1]);
-        }
-    }
-
-    #[test]
-    fn candidates_come_last_take_nobodys_place_and_are_there_when_there_is_room() {
-        let new = |id, ppm, us| PlanVariant { candidate: true, demand: 9, ..variant(id, 1, ppm, us, 10) };
-        // Better on every axis than what answers.
-        let variants =
-            alloc::vec![variant(1, 1, 800_000, 10, 10), variant(2, 1, 900_000, 20, 10), new(3, 950_000, 5)];
-        assert_eq!(pinned(&plan(&device(20, variants.clone()), &Plan::default())), [1, 2]);
-        let both = plan(&device(30, variants.clone()), &Plan::default());
-        assert_eq!(pinned(&both), [1, 2, 3]);
-        // Promoted, it is the one that answers, and the others give way where room is short.
-        let promoted: Vec<_> =
-            variants.into_iter().map(|v| PlanVariant { candidate: !v.candidate, demand: 0, ..v }).collect();
-        assert_eq!(pinned(&plan(&device(10, promoted), &both)), [3]);
-    }
-
-    #[test]
-    fn what_is_beaten_on_every_axis_is_not_pinned_and_the_report_says_so() {
-        let variants = alloc::vec![variant(1, 1, 900_000, 10, 1), variant(2, 1, 800_000, 20, 1)];
-        let made = plan(&device(100, variants), &Plan::default());
-        assert_eq!(pinned(&made), [1]);
-        assert!(
-            made.report.iter().any(|step| step.variant == VariantId(2) && step.why.contains("every axis"))
-        );
-    }
-
-    #[test]
-    fn what_takes_the_least_memory_is_pinned_though_another_is_better_in_all_else() {
-        let variants = alloc::vec![variant(1, 1, 900_000, 10, 30), variant(2, 1, 800_000, 20, 5)];
-        assert_eq!(pinned(&plan(&device(100, variants.clone()), &Plan::default())), [1, 2]);
-        assert_eq!(
-            pinned(&plan(&device(10, variants), &Plan::default())),
-            [2],
-            "it is the only one with room"
-        );
-    }
-
-    #[test]
-    fn what_can_do_most_in_batches_comes_before_what_lies_between_though_alone_it_looks_beaten() {
-        let variants = alloc::vec![
-            variant(1, 1, 800_000, 10, 10),
-            variant(2, 1, 850_000, 20, 10),
-            variant(3, 1, 900_000, 30, 10),
-            // Slower and less accurate than the first, but a batch takes half of the device that one of that takes.
-            PlanVariant { work: 5_000, ..variant(4, 1, 780_000, 25, 10) },
-        ];
-        assert_eq!(pinned(&plan(&device(20, variants.clone()), &Plan::default())), [1, 3]);
-        assert_eq!(pinned(&plan(&device(30, variants.clone()), &Plan::default())), [1, 3, 4]);
-        assert_eq!(pinned(&plan(&device(40, variants), &Plan::default())), [1, 2, 3, 4]);
-    }
-
-    #[test]
-    fn a_step_tells_the_figures_that_decided_and_a_change_tells_its_step() {
-        let of =
-            |us| device(15, alloc::vec![variant(1, 1, 800_000, us, 10), variant(2, 1, 900_000, 3_000, 10)]);
-        let told = |plan: &Plan, id| {
-            plan.report.iter().find(|step| step.variant == VariantId(id)).unwrap().why.clone()
-        };
-        let first = plan(&of(1_000), &Plan::default());
-        assert!(
-            told(&first, 1).contains("fastest") && told(&first, 1).contains("1.00 ms"),
-            "{}",
-            told(&first, 1)
-        );
-        assert!(
-            told(&first, 2).contains("5.0 MiB is left") && told(&first, 2).contains("10.0 MiB"),
-            "{}",
-            told(&first, 2)
-        );
-        let second = plan(&of(4_000), &first);
-        assert!(
-            told(&second, 1).contains("4.00 ms")
-                && second.report.iter().any(|step| step.beaten_by == Some(VariantId(2)))
-        );
-        let changed = changes(&first, &second);
-        let shown: Vec<(u32, bool)> =
-            changed.iter().map(|change| (change.pin.variant.0, change.comes)).collect();
-        assert_eq!(shown, [(2, true), (1, false)]);
-        assert!(changed[1].why.contains("every axis") && changes(&second, &second).is_empty(), "{changed:?}");
-        let nowhere = changes(&second, &Plan::default());
-        assert!(nowhere[0].why.contains("gone"), "{nowhere:?}");
-    }
-
-    #[test]
-    fn nothing_of_a_task_that_sleeps_is_pinned_and_its_room_is_for_others() {
-        let variants = alloc::vec![variant(1, 1, 800_000, 10, 10), variant(2, 2, 800_000, 20, 10)];
-        let mut input = device(10, variants);
-        let first = plan(&input, &Plan::default());
-        assert_eq!(pinned(&first), [1]);
-        let (keep, idle) = (Micros::from_secs(600), Some(Micros::from_secs(720)));
-        input.tasks = alloc::vec![PlanTask {
-            id: TaskId(1),
-            keep: Some(keep),
-            asked: idle,
-            unasked: idle,
-            ahead: None,
-        }];
-        let second = plan(&input, &first);
-        assert_eq!(pinned(&second), [2]);
-        let why = &second.report.iter().find(|step| step.variant == VariantId(1)).unwrap().why;
-        let told = "not pinned, as nobody asked for its task for 12 min, and it is kept for 10 min";
-        assert!(why.starts_with(told), "{why}");
-        assert_eq!(check(&input, &first, &second), []);
-        assert!(plan(&input, &second).asks_the_same(&second));
-        let kept = check(&input, &first, &Plan { pins: first.pins.clone(), ..second });
-        assert!(matches!(kept[..], [Broken::Asleep(_)]), "{kept:?}");
-    }
-
-    #[test]
-    fn planning_again_changes_nothing_and_the_discretionary_share_stays_free() {
-        let variants =
-            (1..=9).map(|i| variant(i, i % 3, 800_000 + i * 1_000, u64::from(i) * 10, 10)).collect();
-        let mut input = device(100, variants);
-        input.devices[0].discretionary_permille = 500;
-        let first = plan(&input, &Plan::default());
-        assert_eq!(first.pins.len(), 5);
-        assert_eq!(plan(&input, &first), first);
-    }
-}
+mod tests;

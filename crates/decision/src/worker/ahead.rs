@@ -15,7 +15,7 @@
 
 use super::api::WorkerVariant;
 use super::bind::{admits, slack};
-use super::flow::Flow;
+use super::flow::{Flow, alike};
 use super::lanes::Lane;
 use super::machine::Worker;
 use super::queue::Waiting;
@@ -25,6 +25,9 @@ use crate::query::Class;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use modelless_types::{Micros, Time, VariantId};
+use play::Play;
+
+mod play;
 
 /// Batches that are played on, besides one for each lane.
 const STEPS: usize = 12;
@@ -195,6 +198,8 @@ pub(super) struct Ahead {
     free: Vec<f64>,
     /// The largest batch that pays.
     largest: u32,
+    /// Batches are taken to last so many times as long where variants are compared.
+    caution: f64,
     /// What the last play needed, for the next one.
     spare: Cell<Table>,
 }
@@ -233,7 +238,8 @@ impl Ahead {
         let longest = gears.iter().map(|gear| gear.takes(gear.best)).fold(0.0, f64::max);
         let largest = gears.iter().map(|gear| gear.best).max().unwrap_or(1);
         let spare = Cell::default();
-        let mut all = Self { gears, kinds: Vec::new(), order: Vec::new(), free, largest, spare };
+        let caution = worker.caution(now);
+        let mut all = Self { gears, kinds: Vec::new(), order: Vec::new(), free, largest, caution, spare };
         let reserve = f64::from(worker.config.foresight.reserve_permille) / 1e3;
         for (class, _) in worker.queue.classes() {
             let Some(kind) = all.kind(class, serving) else { continue };
@@ -298,15 +304,21 @@ impl Ahead {
             let (since, nothing) = if full { (-unheard, 0.0) } else { (0.0, unheard) };
             let come = flow.per_us(nothing) * (until - since) * more;
             let Some(gears) = self.gears_of(class, serving) else { continue };
-            let known = streams.iter().position(|stream| stream.gears == gears);
-            if known.is_none() {
-                streams.push(Stream { gears, come: 0.0, since: 0.0, bound: 0.0 });
+            // What a long batch does to those with a tight bound would not be seen in a mean of all.
+            for (share, bound) in flow.bounds_apart() {
+                let come = come * share;
+                let same =
+                    |stream: &Stream| stream.gears == gears && alike(stream.bound / stream.come, bound);
+                let known = streams.iter().position(same);
+                if known.is_none() {
+                    streams.push(Stream { gears: gears.clone(), come: 0.0, since: 0.0, bound: 0.0 });
+                }
+                let last = streams.len() - 1;
+                let stream = &mut streams[known.unwrap_or(last)];
+                stream.come += come;
+                stream.since += come * since;
+                stream.bound += come * bound;
             }
-            let last = streams.len() - 1;
-            let stream = &mut streams[known.unwrap_or(last)];
-            stream.come += come;
-            stream.since += come * since;
-            stream.bound += come * flow.bound();
         }
         for Stream { gears, come, since, bound } in streams {
             let count = whole(come).min(MOST);
@@ -346,11 +358,21 @@ impl Ahead {
     /// What it would cost if this variant ran so many first: [`MISSED`] for each who would not be in time, and one for
     /// each who would be with little to spare. From `most` on the figure says only that it is no less: nothing is played beyond.
     pub(super) fn missed(&self, variant: VariantId, members: usize, whom: Whom, most: u32) -> u32 {
+        self.after(variant, members, self.play(whom, most))
+    }
+
+    /// Whether nobody would be missed, nor have little to spare, if everything took as long as is foreseen and no longer. Asked where somebody
+    /// is missed with caution: without any, the same play has told already.
+    pub(super) fn drains(&self, variant: VariantId, members: usize) -> bool {
+        self.caution > 1.0
+            && self.after(variant, members, Play { scale: 1.0, ..self.play(Whom::AndToCome, 1) }) == 0
+    }
+
+    fn after(&self, variant: VariantId, members: usize, mut play: Play<'_>) -> u32 {
         let Some(gear) = self.gears.iter().position(|gear| gear.id == variant) else { return u32::MAX };
-        let mut play = self.play(whom, most);
         let lane = self.free[0];
         let start = self.gears[gear].apart.unwrap_or(lane);
-        let end = start + self.gears[gear].takes(size(members));
+        let end = start + self.gears[gear].takes(size(members)) * play.scale;
         // A server's time is nobody else's.
         play.table.free[0] = if self.gears[gear].apart.is_some() { lane } else { end };
         play.take(gear, size(members), start, end);
@@ -379,7 +401,9 @@ impl Ahead {
             .extend(self.kinds.iter().map(|kind| At { waiting: kind.waiting, ..At::new(kind, 0, until) }));
         table.there.resize(self.kinds.len(), 0);
         table.free.clone_from(&self.free);
-        Play { ahead: self, table, until, whom, cost: 0, most }
+        // Nobody gives way to what may never take so long.
+        let scale = if whom == Whom::AndToCome { self.caution } else { 1.0 };
+        Play { ahead: self, table, until, whom, scale, cost: 0, most }
     }
 }
 
@@ -390,172 +414,6 @@ pub(super) enum Whom {
     There,
     /// And those who will probably come.
     AndToCome,
-}
-
-struct Play<'a> {
-    ahead: &'a Ahead,
-    /// Who comes later does not count.
-    until: f64,
-    whom: Whom,
-    table: Table,
-    cost: u32,
-    /// Whoever asks wants to know no more than that it costs so much.
-    most: u32,
-}
-
-impl Play<'_> {
-    /// Whose turn it is among those who are there at a time and whom `may` names.
-    fn first(&self, time: f64, may: impl Fn(usize) -> bool) -> Option<usize> {
-        let mut first: Option<(usize, f64)> = None;
-        for (kind, at) in self.table.at.iter().enumerate() {
-            if at.is_there(time) && first.is_none_or(|(_, due)| at.next.due < due) && may(kind) {
-                first = Some((kind, at.next.due));
-            }
-        }
-        first.map(|(kind, _)| kind)
-    }
-
-    fn head(&self, time: f64) -> Option<usize> {
-        self.first(time, |_| true)
-    }
-
-    /// So many of the next group of a kind are done with.
-    fn gone(&mut self, kind: usize, count: u32) {
-        let at = &mut self.table.at[kind];
-        at.next.count -= count;
-        let waiting = at.waiting.saturating_sub(count);
-        if at.next.count == 0 {
-            *at = At::new(&self.ahead.kinds[kind], at.group + 1, self.until);
-        }
-        at.waiting = waiting;
-    }
-
-    fn gives_way(&mut self, kind: usize, count: u32) {
-        let count = self.table.at[kind].next.count.min(count);
-        self.cost = self.cost.saturating_add(count.saturating_mul(MISSED));
-        self.gone(kind, count);
-    }
-
-    fn answered(&mut self, group: &Group, count: u32, end: f64) {
-        if self.whom == Whom::AndToCome && end > group.due - group.spare {
-            self.cost = self.cost.saturating_add(count);
-        }
-    }
-
-    /// How many of a kind are there, counted up to `most` at least.
-    fn there(&self, kind: usize, most: u32, time: f64) -> u32 {
-        let At { group, next, .. } = &self.table.at[kind];
-        let time = time.min(self.until);
-        if next.from > time {
-            return 0;
-        }
-        let mut there = next.count;
-        for group in &self.ahead.kinds[kind].groups[*group + 1..] {
-            if there >= most || group.from > time {
-                break;
-            }
-            there += group.count;
-        }
-        there
-    }
-
-    /// So many that a variant may answer go, earliest deadline first, and are answered at `end`.
-    fn take(&mut self, gear: usize, mut count: u32, time: f64, end: f64) {
-        while count > 0 {
-            let may = |kind: usize| self.ahead.kinds[kind].may[gear];
-            let Some(kind) = self.first(time, may) else { return };
-            let group = self.table.at[kind].next;
-            let taken = group.count.min(count);
-            self.answered(&group, taken, end);
-            self.gone(kind, taken);
-            count -= taken;
-        }
-    }
-
-    /// Does everything else as quickly as it can be. What it cost in all.
-    fn ends(mut self) -> u32 {
-        let mut steps = STEPS + self.table.free.len();
-        while steps > 0 && self.cost < self.most {
-            let lanes = 0..self.table.free.len();
-            let Some(lane) = lanes.min_by(|a, b| self.table.free[*a].total_cmp(&self.table.free[*b])) else {
-                break;
-            };
-            let time = self.table.free[lane];
-            let Some(kind) = self.head(time) else {
-                let groups = self.table.at.iter().filter(|at| at.next.count > 0).map(|at| at.next.from);
-                let Some(next) = groups.min_by(f64::total_cmp) else { break };
-                self.table.free[lane] = next;
-                continue;
-            };
-            match self.quickly(kind, time) {
-                Some((gear, count, takes)) => {
-                    self.table.free[lane] += takes;
-                    self.take(gear, count, time, self.table.free[lane]);
-                    steps -= 1;
-                }
-                None => self.gives_way(kind, u32::MAX),
-            }
-        }
-        self.rest()
-    }
-
-    /// The batch that takes the least of the device for the head of a kind, and how long it takes; none if it had better give way.
-    fn quickly(&mut self, kind: usize, time: f64) -> Option<(usize, u32, f64)> {
-        let At { next, waiting, .. } = self.table.at[kind];
-        let (known, left) = (&self.ahead.kinds[kind], next.due - time);
-        if known.quickest > left || (waiting >= self.ahead.largest && known.least > left) {
-            return None;
-        }
-        for kind in 0..self.table.at.len() {
-            self.table.there[kind] = self.there(kind, self.ahead.largest, time);
-        }
-        let mut widest: Option<(f64, usize, u32, f64)> = None;
-        for &at in &self.ahead.kinds[kind].gears {
-            let gear = &self.ahead.gears[at];
-            let there = gear.kinds.iter().map(|kind| self.table.there[*kind]).sum::<u32>().min(gear.best);
-            let (fits, takes) = gear.fits(there, left);
-            if fits == 0 {
-                continue;
-            }
-            if is_nearly(fits, there) {
-                return Some((at, fits, takes));
-            }
-            let each = takes / f64::from(fits);
-            if widest.is_none_or(|(known, ..)| each < known) {
-                widest = Some((each, at, fits, takes));
-            }
-        }
-        let fair = widest.filter(|(each, ..)| is_fair(*each, self.ahead.kinds[kind].each));
-        fair.map(|(_, at, fits, takes)| (at, fits, takes))
-    }
-
-    /// Beyond the batches that were played: as if queries were divisible.
-    fn rest(self) -> u32 {
-        let Self { ahead, table, until, whom, mut cost, most } = self;
-        let lanes = f64::from(size(table.free.len()).max(1));
-        let mut time = table.free.iter().sum::<f64>() / lanes;
-        for Next { kind, at, group, each } in &ahead.order {
-            let stands = table.at[*kind];
-            if *at < stands.group || group.from > until {
-                continue;
-            }
-            if cost >= most {
-                break;
-            }
-            let count = if *at == stands.group { stands.next.count } else { group.count };
-            let end = time.max(group.from) + each * f64::from(count) / lanes;
-            if end > group.due {
-                cost = cost.saturating_add(count.saturating_mul(MISSED));
-                continue;
-            }
-            time = end;
-            if whom == Whom::AndToCome && end > group.due - group.spare {
-                cost = cost.saturating_add(count);
-            }
-        }
-        ahead.spare.set(table);
-        cost
-    }
 }
 
 /// A number in at most a few parts, each with where it begins as a share of all.

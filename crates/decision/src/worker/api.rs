@@ -98,11 +98,20 @@ pub struct Foresight {
     /// How many batches a lane may choose from at most, beside what is bound: one for each variant that the classes in
     /// demand need.
     pub pool: u8,
+    /// Batches are taken to last the longer, where variants are compared, the more were missed lately although room had been found for all.
+    pub caution: bool,
 }
 
 impl Default for Foresight {
     fn default() -> Self {
-        Self { to_come: true, margin_permille: 1_250, reserve_permille: 200, gives_way: true, pool: 4 }
+        Self {
+            to_come: true,
+            margin_permille: 1_250,
+            reserve_permille: 200,
+            gives_way: true,
+            pool: 4,
+            caution: true,
+        }
     }
 }
 
@@ -207,6 +216,8 @@ pub enum Outcome {
 pub enum Failure {
     /// The model reported an error and lives on.
     Model,
+    /// It found no memory and lives on: something that its process ran beside may have had it.
+    Memory,
     /// The process died and took the batch with it; in older recordings also one that hung.
     Process,
     /// It ran over its limit, and its process was ended for it.
@@ -322,8 +333,8 @@ pub enum Event {
         /// What the engine said.
         why: String,
     },
-    /// What a replica takes turned out to be something else than when it was loaded: what a process takes without any model is
-    /// counted for the first one in it, and has to be for another when that one left.
+    /// What a replica takes turned out to be more than when it was loaded: what a process takes without any model is counted for the
+    /// first one in it, and has to be for another when that one left; and batches leave memory behind that libraries keep.
     Weighed {
         /// Where.
         device: DeviceIx,

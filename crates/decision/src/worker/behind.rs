@@ -20,6 +20,8 @@ const LOOK: Micros = Micros::from_millis(1);
 const LOOK_MOST: Micros = Micros::from_millis(10);
 /// What ended while this machine stood still is told within so long after.
 const SETTLES: Micros = Micros::from_millis(10);
+/// Whoever is late by chance is not so because of a timer that wakes some milliseconds late on a busy machine, but may be after this.
+const STANDSTILL: Micros = Micros::from_millis(100);
 /// A timer may wake so late though all is well.
 const WAKES_LATE: Micros = Micros::from_millis(2);
 
@@ -32,14 +34,23 @@ struct Outlook {
 
 impl Worker {
     /// A query that nothing here has begun will not be answered here: another node may do better, or it hears no.
-    pub(super) fn give_up(&mut self, now: Time, waiting: &Waiting, why: Refusal) {
+    /// Whether it is the latter.
+    pub(super) fn give_up(&mut self, now: Time, waiting: &Waiting, why: Refusal) -> bool {
         let query = &waiting.query;
         self.note_missed(now, query);
-        if self.config.hand_back && may_go(waiting) && (query.best_effort || query.expires > now) {
+        let goes = self.config.hand_back && may_go(waiting) && (query.best_effort || query.expires > now);
+        if goes {
             self.actions.push_back(Action::HandBack { key: query.key, why });
         } else {
             self.refuse(query.key, why);
         }
+        !goes
+    }
+
+    /// Whether a query was here while this machine did not run for so long that whoever is late is so because of that.
+    pub(super) fn stood_still(&self, now: Time, query: &Query) -> bool {
+        let asked = self.look_back.into_iter().chain(self.suspect_at).min();
+        query.arrived < self.stood_still_until || asked.is_some_and(|at| now - at > STANDSTILL)
     }
 
     /// A query leaves unanswered: where nothing in memory could have answered it, its class is owed a turn.
@@ -98,6 +109,9 @@ impl Worker {
         let asked = self.look_back.take().into_iter().chain(self.suspect_at.take()).min();
         let late = asked.map_or(Micros::ZERO, |at| (now - at).saturating_sub(WAKES_LATE));
         self.lanes.iter_mut().for_each(|lane| lane.stood_still(late));
+        if late > STANDSTILL {
+            self.stood_still_until = now;
+        }
         if late > Micros::ZERO {
             self.suspect_from = now + SETTLES;
         }

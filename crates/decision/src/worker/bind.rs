@@ -38,8 +38,10 @@ pub(super) struct Binding {
 /// What to do with a lane's free slot.
 pub(super) enum Bound {
     Batch(Binding),
-    /// These can no longer be in time anywhere here, or give way to others.
+    /// These can no longer be in time anywhere here, or give way to others like them.
     Late(Vec<QueryKey>),
+    /// This one could be, but somebody more important could not then.
+    GivesPlace(QueryKey),
     /// Nothing before this moment; `None`: not before something happens.
     Later(Option<Time>),
 }
@@ -56,7 +58,7 @@ impl Worker {
         let price = self.price(lane.device);
         let rates = self.rates(now, lane.device, &serving);
         if let Some(key) = self.sheds(now, lane, &rates) {
-            return Bound::Late(alloc::vec![key]);
+            return Bound::GivesPlace(key);
         }
         let ahead = OnceCell::new();
         let mut later: Option<Time> = None;
@@ -151,6 +153,8 @@ pub(super) fn slack(now: Time, waiting: &Waiting) -> f64 {
     if waiting.query.best_effort { f64::INFINITY } else { Moments::exactly(waiting.query.expires - now).mean }
 }
 
+/// A batch that takes at most so many times as much for each gains nothing: profiles scatter by as much.
+const EVEN: f64 = 1.03;
 /// So many are tried to be given up together.
 const WITHOUT: [usize; 5] = [1, 4, 16, 32, 64];
 
@@ -253,9 +257,14 @@ impl<'a> Draw<'a> {
                 break;
             }
         }
-        let (missed, _, members, variant, lead) = chosen?;
+        let (mut missed, _, mut members, variant, lead) = chosen?;
+        if self.worker.batching(variant) == Batching::Deadline {
+            self.shorter(variant, &mut members, &mut missed);
+        }
         let members = self.smaller(variant, &members, missed).unwrap_or(members);
-        let drains = missed == 0 || self.worker.batching(variant) != Batching::Deadline;
+        let by_deadline = self.worker.batching(variant) == Batching::Deadline;
+        // Whether a queue grows is told by what is foreseen, not by how cautious one is about that.
+        let drains = missed == 0 || !by_deadline || self.ahead().drains(variant.id, members.len());
         Some(Binding { drains, nobody_missed: missed == 0, ..self.bind(variant, lead, &members) })
     }
 
@@ -283,6 +292,26 @@ impl<'a> Draw<'a> {
             return None;
         }
         self.draw(variant, largest)
+    }
+
+    /// Halves a batch that gains nothing by its size for as long as fewer are missed so: a long one holds its lane up for whoever comes with
+    /// a tight bound. Never one that gains: after it everything is taken to be done as quickly as can be, so that a small one seems to cost
+    /// nothing, and the next one would not either.
+    fn shorter(&self, variant: &WorkerVariant, members: &mut Vec<&'a Waiting>, missed: &mut u32) {
+        let takes = self.worker.residency.takes(variant);
+        let each = |n: usize| {
+            let n = u32::try_from(n).unwrap_or(u32::MAX);
+            takes(n).mean / f64::from(n)
+        };
+        let most = each(members.len()) * EVEN;
+        while *missed > 0 && members.len() > 1 && each(members.len() / 2) <= most {
+            let Some(fewer) = self.draw(variant, members.len() / 2) else { return };
+            let would = self.ahead().missed(variant.id, fewer.len(), Whom::AndToCome, *missed);
+            if would >= *missed {
+                return;
+            }
+            (*members, *missed) = (fewer, would);
+        }
     }
 
     /// The same batch with fewer members, where that wastes nothing. With time to `spare` it may waste a little, if

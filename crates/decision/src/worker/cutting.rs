@@ -115,9 +115,18 @@ impl Worker {
         }
     }
 
-    /// Opens the new lanes of devices whose old ones are empty.
-    pub(super) fn open_lanes(&mut self) {
+    /// Opens the new lanes of devices whose old ones are empty. Where one does not become empty, because what it runs is far too late, lanes
+    /// that queries asked for are given up for now: meanwhile nothing would run on any of them.
+    pub(super) fn open_lanes(&mut self, now: Time) {
         for device in self.residency.device_ids() {
+            let cut = self.residency.cut(device);
+            let by_hand = cut.width < cut.base && cut.next == Some(cut.base);
+            if cut.next.is_some() && !by_hand && self.is_held_up(now, device) {
+                let cut = self.residency.cut_mut(device);
+                (cut.next, cut.settled) = (None, now + DWELL);
+                self.residency.changes += 1; // who waits for wider lanes is placed anew
+                continue;
+            }
             let lanes = self.lanes.iter().filter(|lane| lane.device == device);
             let left = lanes.clone().map(|lane| lane.until_free(self.now).mean).fold(0.0, f64::max);
             // What is on its way to a server holds no lane, but has its lane's number until it has begun.
@@ -136,6 +145,14 @@ impl Worker {
             self.lanes.extend((0..open).map(|lane| Lane::new(device, LaneIx(lane))));
             self.actions.push_back(Action::Recut { device, width, lanes });
         }
+    }
+
+    /// Whether something on a device has run far too long.
+    fn is_held_up(&self, now: Time, device: DeviceIx) -> bool {
+        let mut lanes = self.lanes.iter().filter(|lane| lane.device == device);
+        let mut suspects = self.suspects_on(device);
+        suspects.any(|suspect| !suspect.is_empty())
+            || lanes.any(|lane| self.overdue(lane).is_some_and(|at| at <= now))
     }
 
     /// Somebody needs a variant that runs on wider lanes only.

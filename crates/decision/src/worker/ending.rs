@@ -12,6 +12,8 @@ use modelless_types::{DeviceIx, Nearest, Refusal, Time};
 
 impl Worker {
     pub(super) fn done(&mut self, now: Time, id: BatchId, outcome: Outcome) {
+        let starved = matches!(outcome, Outcome::Failed { failure: Failure::Memory, .. });
+        let shared = starved && self.shared_memory(now, id);
         let Some(lane) = self.all_lanes_mut().find(|lane| lane.holds(id)) else { return };
         let died = matches!(outcome, Outcome::Failed { failure, .. } if failure.died());
         let device = lane.device;
@@ -27,6 +29,7 @@ impl Worker {
                     self.learn(now, device, &batch, spent);
                     self.adapt(device, &batch, spent.took);
                 }
+                self.learn_ended(now, &batch);
                 self.residency.ran_well(device, batch.variant);
                 self.vouch(now, batch.variant);
                 let alive = batch.members.iter().filter(|m| !m.gone).map(|m| m.waiting.query.key).collect();
@@ -50,20 +53,37 @@ impl Worker {
                     self.residency.hung(device, batch.variant);
                 }
                 let failure = if innocent { Failure::NotStarted } else { failure };
+                // By itself it is the model's own error, whatever it wanted.
+                let failure = if starved && !shared { Failure::Model } else { failure };
                 self.rerun(now, device, &batch, failure, &why);
             }
         }
         self.residency.released(now, device, batch.variant, &mut self.actions);
     }
 
+    /// Whether another lane runs a batch of the same process, or found no memory either since this one began: then any of them may have
+    /// taken what the others lacked.
+    fn shared_memory(&mut self, now: Time, id: BatchId) -> bool {
+        let Some(lane) = self.all_lanes().find(|lane| lane.holds(id)) else { return false };
+        let Some((runner, since)) = lane.runs_since(id) else { return false };
+        let ix = lane.ix;
+        let others = self.all_lanes().filter(|other| !other.holds(id));
+        let beside = others.filter_map(|other| other.running.as_ref()).any(|other| other.runner == runner);
+        let before = self.starved.insert(runner, (ix, now));
+        beside || before.is_some_and(|(other, at)| other != ix && at >= since)
+    }
+
     /// Each member of a failed batch is run again alone, once: after an error of the model among the others, unless
-    /// it was alone and so has its answer; after a crash in quarantine. Where a server did not answer, they are placed anew.
+    /// it was alone and so has its answer; after a crash in quarantine. Where a server did not answer, they are placed anew. Who found no memory alone on its lane,
+    /// but beside another lane of its process, is run in quarantine: there it has a process of its own, which may hold as much.
     pub(super) fn rerun(&mut self, now: Time, device: DeviceIx, batch: &Batch, failure: Failure, why: &str) {
         let single = batch.members.len() == 1;
         for member in batch.members.iter().filter(|m| !m.gone) {
             let query = member.waiting.query;
             if failure.died() {
                 self.suspect(now, device, batch.variant, batch.runner, member.waiting);
+            } else if failure == Failure::Memory && single {
+                self.try_apart(now, device, batch.variant, member.waiting, why);
             } else if failure == Failure::Model && single {
                 self.refuse(query.key, Refusal::ModelError { why: String::from(why) });
             } else if failure == Failure::Unreachable && member.waiting.missed {
@@ -72,7 +92,7 @@ impl Worker {
             } else if query.expires <= now {
                 self.refuse(query.key, Refusal::TooLate { waited: now - query.arrived });
             } else {
-                let alone = failure == Failure::Model || member.waiting.alone;
+                let alone = matches!(failure, Failure::Model | Failure::Memory) || member.waiting.alone;
                 let missed = failure == Failure::Unreachable || member.waiting.missed;
                 let waiting = Waiting { alone, missed, ..member.waiting };
                 match self.place(now, &waiting) {
@@ -90,6 +110,7 @@ impl Worker {
     pub(super) fn expire_bound(&mut self, now: Time) {
         let late: Vec<Query> = self.all_lanes_mut().flat_map(|lane| lane.expire(now)).collect();
         for query in late {
+            self.learn_missed(now, &query);
             self.refuse(query.key, Refusal::TooLate { waited: now - query.arrived });
         }
         self.expire_quarantine(now);

@@ -53,16 +53,29 @@ impl Flow {
         &self.bounds
     }
 
-    /// The mean of them.
-    pub(super) fn bound(&self) -> f64 {
-        self.bounds.iter().sum::<f64>() / BOUNDS_F64
+    /// The tight ones and the others, where they are far apart, else all: which share they are, and the mean of them.
+    pub(super) fn bounds_apart(&self) -> impl Iterator<Item = (f64, f64)> {
+        let least = self.bounds.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = self.bounds.iter().copied().fold(0.0, f64::max);
+        let middle = if alike(least, most) { f64::INFINITY } else { libm::sqrt(least * most) };
+        [(0.0, middle), (middle, f64::INFINITY)].into_iter().filter_map(|(from, to)| {
+            let part = self.bounds.iter().filter(|bound| (from..to).contains(*bound));
+            let (count, sum) = part.fold((0.0, 0.0), |(count, sum), bound| (count + 1.0, sum + bound));
+            (count > 0.0).then_some((count / BOUNDS_F64, sum / count))
+        })
     }
+}
+
+/// Whether one mean says enough of two bounds.
+pub(super) fn alike(a: f64, b: f64) -> bool {
+    a.max(b) <= 1.5 * a.min(b)
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
     use crate::query::Class;
+    use alloc::vec::Vec;
     use modelless_types::{AppId, Bytes, Micros, Prefer, Priority, QueryKey, TaskId, TenantId, VariantSet};
 
     /// Asked at its gateway at a time, to be answered within 5 ms.
@@ -83,6 +96,26 @@ pub(super) mod tests {
             bytes: Bytes(0),
             returnable: false,
         }
+    }
+
+    #[test]
+    fn bounds_that_are_far_apart_are_told_apart_and_others_are_not() {
+        let class = Class { task: TaskId(1), admits: VariantSet::default() };
+        let of = |bounds: [u64; 8]| {
+            let mut flow = Flow::new(&query(class, Time(0)));
+            for ms in bounds {
+                flow.came(&Query { deadline: Time(ms * 1_000), ..query(class, Time(0)) });
+            }
+            flow.bounds_apart().map(|(share, mean)| (share * 8.0, mean / 1e3)).collect::<Vec<_>>()
+        };
+        let near = |told: &[(f64, f64)], wanted: &[(f64, f64)]| {
+            let same =
+                |((a, b), (c, d)): (&(f64, f64), &(f64, f64))| (a - c).abs() < 1e-9 && (b - d).abs() < 1e-9;
+            told.len() == wanted.len() && told.iter().zip(wanted).all(same)
+        };
+        assert!(near(&of([90, 272, 272, 90, 272, 272, 272, 272]), &[(2.0, 90.0), (6.0, 272.0)]));
+        assert!(near(&of([100, 140, 100, 140, 100, 140, 100, 140]), &[(8.0, 120.0)]));
+        assert!(near(&of([0; 8]), &[(8.0, 0.0)]));
     }
 
     #[test]

@@ -139,6 +139,12 @@ impl Lane {
         self.running.iter().chain(&self.next).any(|batch| batch.runner == runner)
     }
 
+    /// Since when a batch runs, and in which process.
+    pub(super) fn runs_since(&self, id: BatchId) -> Option<(Runner, Time)> {
+        let running = self.running.as_ref().filter(|batch| batch.id == id);
+        running.map(|batch| (batch.runner, self.free_since))
+    }
+
     /// Whether one more batch of the runner of what is on it could be handed over behind that.
     pub(super) fn may_follow(&self) -> bool {
         self.next.is_none() && !self.running.as_ref().is_some_and(Batch::rerun)

@@ -1,8 +1,9 @@
 //! The worker's four verbs.
 
-use super::api::{Action, BatchId, Event, Failure, LaneIx, WorkerConfig, WorkerVariant};
+use super::api::{Action, BatchId, Event, Failure, LaneIx, Runner, WorkerConfig, WorkerVariant};
 use super::batching::{Caps, Rates};
 use super::bind::Bound;
+use super::caution::Caution;
 use super::drift::Drift;
 use super::lanes::{Batch, Lane, Member};
 use super::learn::Handover;
@@ -41,10 +42,15 @@ pub struct Worker {
     pub(super) suspect_at: Option<Time>,
     /// Nothing is suspected before.
     pub(super) suspect_from: Time,
+    /// Whoever came before this was here while the machine stood still.
+    pub(super) stood_still_until: Time,
     pub(super) quarantine: Quarantine,
+    /// Where and when something in a process last found no memory.
+    pub(super) starved: BTreeMap<Runner, (LaneIx, Time)>,
     pub(super) rates: Rates,
     pub(super) caps: Caps,
     pub(super) handover: Handover,
+    pub(super) caution: Caution,
     /// When it is time to bind what it was too early for.
     bind_at: Option<Time>,
     pub(super) next_batch: u64,
@@ -90,10 +96,13 @@ impl Worker {
             suspects: Vec::new(),
             suspect_at: None,
             suspect_from: Time::ZERO,
+            stood_still_until: Time::ZERO,
             quarantine: Quarantine::default(),
+            starved: BTreeMap::new(),
             rates: Rates::default(),
             caps: Caps::default(),
             handover: Handover::default(),
+            caution: Caution::default(),
             bind_at: None,
             next_batch: 0,
             fade_at: None,
@@ -132,15 +141,19 @@ impl Worker {
         }
         let waiting = Waiting { query, alone: false, missed: false, loaded: false };
         if self.queue.len() >= self.config.queue as usize {
-            return self.give_up(now, &waiting, Refusal::QueueFull { limit: self.config.queue });
+            self.give_up(now, &waiting, Refusal::QueueFull { limit: self.config.queue });
+            return;
         }
         let bytes = self.queue.bytes() + query.bytes;
         if bytes > self.config.queue_bytes && self.queue.len() > 0 {
-            return self.give_up(now, &waiting, Refusal::BytesFull { limit: self.config.queue_bytes });
+            self.give_up(now, &waiting, Refusal::BytesFull { limit: self.config.queue_bytes });
+            return;
         }
         match self.place(now, &waiting) {
             Ok(resident) => self.queue.push(Waiting { loaded: !resident, ..waiting }),
-            Err(refusal) => self.give_up(now, &waiting, refusal),
+            Err(refusal) => {
+                self.give_up(now, &waiting, refusal);
+            }
         }
     }
 
@@ -151,7 +164,7 @@ impl Worker {
         self.inputs += 1;
         self.notice_standstill(now);
         self.reconsider_cuts(now);
-        self.open_lanes();
+        self.open_lanes(now);
         self.reconsider_narrowing(now);
         self.settle_lanes();
         self.suspect_overdue(now);
@@ -205,6 +218,15 @@ impl Worker {
                         for waiting in
                             keys.into_iter().filter_map(|key| self.queue.remove(key)).collect::<Vec<_>>()
                         {
+                            let waited = now - waiting.query.arrived;
+                            // Another node may have it in time yet.
+                            if self.give_up(now, &waiting, Refusal::TooLate { waited }) {
+                                self.learn_missed(now, &waiting.query);
+                            }
+                        }
+                    }
+                    Bound::GivesPlace(key) => {
+                        if let Some(waiting) = self.queue.remove(key) {
                             let waited = now - waiting.query.arrived;
                             self.give_up(now, &waiting, Refusal::TooLate { waited });
                         }
@@ -371,6 +393,7 @@ impl Machine for Worker {
                 self.drifts.retain(|variant, _| residency.variant(*variant).is_some());
                 self.caps.keep(|variant| residency.variant(variant).is_some());
                 self.quarantine.keep(residency.variants());
+                self.starved.retain(|runner, _| residency.variants().any(|v| v.runner() == *runner));
             }
             Event::Marked(variants) => self.marked_before(&variants),
             Event::Host(host) => self.note_host(now, host),
@@ -385,6 +408,7 @@ impl Machine for Worker {
         {
             if let Some(waiting) = self.queue.remove(key) {
                 self.note_missed(now, &waiting.query);
+                self.learn_missed(now, &waiting.query);
                 let refusal = self.expired(now, &waiting.query);
                 self.refuse(key, refusal);
             }

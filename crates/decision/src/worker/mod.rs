@@ -12,6 +12,7 @@
 //! | `residency` | what is in memory, what comes and goes, the replica states |
 //! | `bind` | the choice of variant and batch |
 //! | `ahead` | what would become of those who wait, if some batch ran first |
+//! | `caution` | how much more has to be reckoned with than is foreseen |
 //! | `flow` | at what rate queries come to gateways |
 //! | `batching` | how large batches become and how long they wait for more |
 //! | `spare` | what is done while nothing else is to be done |
@@ -40,6 +41,7 @@ mod api;
 mod batching;
 mod behind;
 mod bind;
+mod caution;
 mod cutting;
 mod drift;
 mod ending;

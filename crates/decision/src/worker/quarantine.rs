@@ -6,7 +6,8 @@
 //! that is pinned on an input this way is not held against the model, as long as the model runs others well: see `trust`.
 //! Where so many crash alone in a row that the model would be given up for it, the rest is refused without being tried.
 //!
-//! What hung is tried here, too, before it may have a lane again: by one query at a time, of those that wait for it.
+//! What found no memory beside another batch of its process is run here, too: whatever it lacks then was its own.
+//! What hung is tried here, before it may have a lane again: by one query at a time, of those that wait for it.
 //!
 //! A quarantine runner's memory is part of the device's budget: one variant at a time, and only while somebody is or
 //! waits to be in it. From the crash until then its room is kept free of other loads; where it can never be had, because
@@ -30,6 +31,9 @@ use modelless_types::{Bytes, DeviceIx, QueryKey, Refusal, ReplicaState, Time, Va
 /// At most this many wait for the quarantine runners of a node.
 const LINE: usize = 256;
 
+/// At most this many of a variant wait there because they found no memory beside others.
+const STARVED: usize = 4;
+
 const HOPELESS: &str = "whatever it was given lately took its process down";
 
 const NOT_RERUN: &str = "it could not be rerun after its batch had crashed: ";
@@ -42,7 +46,7 @@ struct Patient {
     waiting: Waiting,
     device: DeviceIx,
     variant: VariantId,
-    /// `None`: it was in no batch, and tries what hung.
+    /// `None`: no process died for it. It tries what hung, or found no memory beside others.
     death: Option<Death>,
     /// When it came into the line.
     since: Time,
@@ -120,6 +124,35 @@ impl Worker {
         runner: Runner,
         waiting: Waiting,
     ) {
+        let death = (runner, self.quarantine.deaths.get(&runner).copied().unwrap_or_default());
+        self.stand_in_line(now, device, variant, waiting, Some(death));
+    }
+
+    /// One that found no memory beside another batch of its process, if not many do: then it is told so.
+    pub(super) fn try_apart(
+        &mut self,
+        now: Time,
+        device: DeviceIx,
+        variant: VariantId,
+        waiting: Waiting,
+        why: &str,
+    ) {
+        let here = self.quarantine.line.iter().chain(self.quarantine.inside.values());
+        if here.filter(|p| p.variant == variant && p.death.is_none()).count() >= STARVED {
+            self.refuse(waiting.query.key, Refusal::ModelError { why: String::from(why) });
+        } else {
+            self.stand_in_line(now, device, variant, waiting, None);
+        }
+    }
+
+    fn stand_in_line(
+        &mut self,
+        now: Time,
+        device: DeviceIx,
+        variant: VariantId,
+        waiting: Waiting,
+        death: Option<Death>,
+    ) {
         let query = waiting.query;
         if query.expires <= now {
             self.refuse(query.key, Refusal::TooLate { waited: now - query.arrived });
@@ -133,8 +166,6 @@ impl Worker {
         {
             self.refuse(query.key, Refusal::BytesFull { limit: self.config.queue_bytes });
         } else {
-            let death = (runner, self.quarantine.deaths.get(&runner).copied().unwrap_or_default());
-            let death = Some(death);
             self.quarantine.line.push(Patient { waiting, device, variant, death, since: now, gone: false });
         }
     }
@@ -203,10 +234,12 @@ impl Worker {
         self.quarantine.blamed.retain(|death| here.contains(death));
     }
 
-    /// Who is let in next. Who needs what is loaded goes first: a load takes longer than most runs.
+    /// Who is let in next. Whose process died goes before who only lacked memory. Then who needs what is loaded: a load takes longer than
+    /// most runs.
     fn next_patient(&self, device: DeviceIx) -> Option<usize> {
         let holds = self.quarantine.holds.get(&device).copied();
-        let order = |p: &Patient| (holds != Some(p.variant), p.waiting.query.expires, p.key());
+        let order =
+            |p: &Patient| (p.death.is_none(), holds != Some(p.variant), p.waiting.query.expires, p.key());
         let here = self.quarantine.line.iter().enumerate().filter(|(_, p)| p.device == device);
         here.min_by_key(|(_, p)| order(p)).map(|(at, _)| at)
     }
@@ -280,7 +313,7 @@ impl Worker {
             Outcome::Revoked => {
                 Some(Refusal::VariantFailed { why: String::from(NOT_RERUN) + "it was taken back" })
             }
-            Outcome::Failed { failure: Failure::Model, why } => {
+            Outcome::Failed { failure: Failure::Model | Failure::Memory, why } => {
                 self.residency.proven(now, device, patient.variant);
                 Some(Refusal::ModelError { why })
             }

@@ -46,7 +46,7 @@ impl Worker {
                 device,
                 variant,
                 state: replica.state,
-                memory: replica.memory,
+                memory: replica.holds(),
                 cause: replica.cause.clone(),
                 correction: self.residency.variant(variant).map_or(Correction::NONE, |v| v.run.correction),
                 drifted: self.has_drifted(variant),

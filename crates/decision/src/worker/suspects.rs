@@ -86,7 +86,7 @@ impl Worker {
     }
 
     /// When what runs on a lane has run far too long.
-    fn overdue(&self, lane: &Lane) -> Option<Time> {
+    pub(super) fn overdue(&self, lane: &Lane) -> Option<Time> {
         let (_, engine, gpu) = lane.running.as_ref()?.runner;
         let never = gpu || engine == Engine::Remote || self.config.suspect_after == Micros::ZERO;
         let at = if never { None } else { lane.overdue(FACTOR, self.config.suspect_after) };

@@ -334,3 +334,30 @@ fn where_those_who_come_save_more_than_a_late_timer_loses_a_batch_is_bound_later
     assert_eq!(bound_at(LINEAR), Some(9), "1.5 ms before the end");
     assert_eq!(bound_at(FREE), Some(34), "a quarter of a millisecond before the end");
 }
+
+#[test]
+fn a_batch_that_gains_nothing_by_its_size_is_smaller_where_somebody_would_be_missed() {
+    let drawn = |points, tight| {
+        let mut world = World::new(Batching::Deadline, points);
+        let first = world.arrive(100, FAR);
+        let first = world.start(&first);
+        for key in 1..=8 {
+            world.arrive(key, FAR);
+        }
+        // These go away at once: they only show that such as they come.
+        for key in 200..212 {
+            world.arrive(key, tight);
+            world.feed(Event::Cancel { key: QueryKey(key) });
+            world.pass(Micros(40));
+        }
+        let mut told = world.pass(Micros(3_500));
+        told.extend(world.ran(first));
+        members(&told).expect("bound").len()
+    };
+    let nearly = &[(1, 4_000.0), (8, 31_600.0)];
+    let soon = Micros(12_000);
+    let smaller = drawn(nearly, soon);
+    assert!(smaller < 8, "who comes soon would wait for 32 ms: {smaller}");
+    assert_eq!(drawn(nearly, FAR), 8, "nobody is in a hurry");
+    assert_eq!(drawn(&[(1, 4_000.0), (8, 24_000.0)], soon), 8, "never at the cost of throughput");
+}

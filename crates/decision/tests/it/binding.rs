@@ -165,6 +165,52 @@ fn who_will_probably_come_counts_when_a_variant_is_chosen() {
 }
 
 #[test]
+fn what_a_slow_batch_does_to_those_with_a_tight_bound_counts_however_long_others_may_wait() {
+    for (tight, chosen) in [(250, 0), (20_000, 1)] {
+        let mut world = World::new(100, &[0, 1]);
+        for key in 1_000..1_600 {
+            let bound_of = Micros(if key % 2 == 0 { tight } else { 20_000 });
+            let actions = world.arrive(key, &[0, 1], bound_of);
+            world.feed(Event::Cancel { key: QueryKey(key) });
+            if let Some((batch, ..)) = bound(&actions) {
+                world.prepared(batch);
+            }
+            world.now = world.now + Micros(97);
+        }
+        let (_, variant, _) = bound(&world.arrive(1, &[0, 1], Micros(1_300))).expect("bound");
+        assert_eq!(variant, chosen, "half of those to come have {tight} us");
+    }
+}
+
+#[test]
+fn those_who_are_missed_make_answers_cheaper_unless_nothing_could_have_been_in_time_for_them() {
+    // A run of the quickest takes 100 us, so a bound of 250 us is missed by any chance.
+    for (caution, bound_of, chosen) in [(true, 500, 0), (true, 250, 1), (false, 500, 1)] {
+        let foresight = Foresight { caution, to_come: false, ..Foresight::default() };
+        let mut world = World::looking(foresight, 100, &[0, 1]);
+        let alone = Micros(1_300);
+        let (batch, variant, _) = bound(&world.arrive(1, &[0, 1], alone)).expect("bound");
+        assert_eq!(variant, 1, "there is time for the accurate one");
+        world.prepared(batch);
+        let started = world.now;
+        for key in 2..=11 {
+            let told = world.arrive(key, &[0, 1], Micros(bound_of));
+            assert!(
+                told.iter().any(|action| matches!(action, Action::Refuse { .. })),
+                "the lane is busy: {told:?}"
+            );
+        }
+        world.now = started + Micros(998);
+        world.feed(Event::Done { batch, outcome: Outcome::Ran });
+        let (_, variant, _) = bound(&world.arrive(12, &[0, 1], alone)).expect("bound");
+        assert_eq!(variant, chosen, "{caution} {bound_of}");
+        let told = world.worker.caution(world.now);
+        let learnt = if caution && bound_of == 500 { 1.5..3.0 } else { 1.0..1.01 };
+        assert!(learnt.contains(&told), "{told}");
+    }
+}
+
+#[test]
 fn so_many_may_be_here_that_each_variant_that_may_run_next_finds_a_full_batch() {
     let credit = |pool| {
         let mut world = World::looking(Foresight { pool, ..Foresight::default() }, 100, &[0, 1]);

@@ -202,6 +202,26 @@ fn a_goal_that_only_wider_lanes_can_meet_gets_them_and_they_are_given_up_when_no
 }
 
 #[test]
+fn what_hangs_while_lanes_are_to_be_wider_keeps_nobody_else_from_them() {
+    let mut world = World::new();
+    world.ask(&[NARROW], FAR);
+    let hung = world.ends.pop_first().expect("it runs");
+    world.ask(&[WIDE], Micros::from_millis(20));
+    let others: Vec<u64> = (0..8).map(|_| world.ask(&[NARROW], FAR)).collect();
+    world.pass(Micros::from_millis(20));
+    assert_eq!(world.answered, [], "nothing runs while lanes are cut");
+    world.pass(Micros::from_millis(500));
+    let answered: Vec<u64> = world.answered.iter().map(|(key, _)| *key).collect();
+    assert_eq!((answered, &world.cuts), (others, &Vec::new()));
+    // When it has ended after all, whoever needs wider lanes gets them.
+    world.ends.insert((world.now, hung.0.1), hung.1);
+    world.pass(FAR);
+    world.ask(&[NARROW, WIDE], Micros::from_millis(6));
+    world.pass(FAR);
+    assert_eq!(world.cuts.first(), Some(&(1, 4)));
+}
+
+#[test]
 fn wide_lanes_are_not_taken_from_those_who_need_the_throughput() {
     let mut world = World::new();
     // 300 a second of 10 ms each: three of the four cores are busy, and one wide lane could not do it.

@@ -47,11 +47,14 @@ impl World {
     }
 
     fn with_memory(memory: u64) -> Self {
-        let device =
-            DeviceConfig { lanes: 1, width: 1, memory: Bytes(memory), price: PricePerHour(1_000_000) };
+        Self::of(variant(), 1, memory)
+    }
+
+    fn of(variant: WorkerVariant, lanes: u16, memory: u64) -> Self {
+        let device = DeviceConfig { lanes, width: 1, memory: Bytes(memory), price: PricePerHour(1_000_000) };
         let config = WorkerConfig { devices: vec![device], give_up_after: 3, ..WorkerConfig::default() };
         let mut world = Self { worker: Worker::new(config), now: Time(1_000_000) };
-        world.feed(Event::Catalog(vec![variant()]));
+        world.feed(Event::Catalog(vec![variant]));
         world.feed(Event::Pin(vec![(DEVICE, VARIANT)]));
         world.load();
         world
@@ -181,6 +184,72 @@ fn each_member_is_rerun_alone_once_and_only_the_poison_is_refused() {
     }
     order.sort_unstable();
     assert_eq!(order, members);
+}
+
+fn starved() -> Outcome {
+    Outcome::Failed { failure: Failure::Memory, why: "bad_alloc".into() }
+}
+
+/// Two lanes with a variant whose batches take long, so that nothing is bound behind another where a lane is free.
+fn two_lanes() -> World {
+    let point = |batch| BatchPoint { batch, mean_us: 1e6, var_us2: 0.0, p99_us: 1e6, samples: 1 };
+    let run = RunModel::from_points(&[point(1)], Moments::ZERO).expect("points");
+    World::of(WorkerVariant { run, max_batch: 1, ..variant() }, 2, 100)
+}
+
+/// Runs a query alone in a batch that is handed over.
+fn runs(world: &mut World, key: u64) -> BatchId {
+    let bound = world.arrive(key, FAR);
+    let (batch, members) = prepared(&bound).expect("bound");
+    assert_eq!(members, [key]);
+    let started = world.feed(Event::Prepared { batch, dropped: Vec::new() });
+    assert!(started.contains(&Action::Start { batch }), "{started:?}");
+    batch
+}
+
+fn refused_as_its_own(actions: &[Action], key: u64) -> bool {
+    let own = |a: &Action| matches!(a, Action::Refuse { key: k, refusal: Refusal::ModelError { .. } } if k.0 == key);
+    actions.iter().any(own)
+}
+
+#[test]
+fn who_found_no_memory_beside_another_of_its_process_is_tried_in_one_of_its_own() {
+    let mut world = two_lanes();
+    let batches = [runs(&mut world, 1), runs(&mut world, 2)];
+    let first = world.feed(Event::Done { batch: batches[0], outcome: starved() });
+    assert_eq!(quarantined(&first), Some(1), "{first:?}");
+    // The other one is alone now, but was not when it lacked memory.
+    let second = world.feed(Event::Done { batch: batches[1], outcome: starved() });
+    assert!(!refused_as_its_own(&second, 2), "{second:?}");
+    let answered = world.judged(1, Outcome::Ran);
+    assert!(answered.contains(&Action::Discharge { key: QueryKey(1) }), "{answered:?}");
+    assert_eq!(quarantined(&answered), Some(2), "{answered:?}");
+    assert!(refused_as_its_own(&world.judged(2, starved()), 2));
+    assert_eq!(world.state().0, ReplicaState::Active);
+}
+
+#[test]
+fn who_found_no_memory_by_itself_is_told_so_at_once() {
+    let mut world = two_lanes();
+    for key in 1..=2 {
+        let batch = runs(&mut world, key);
+        let told = world.feed(Event::Done { batch, outcome: starved() });
+        // That another one lacked it before says nothing: this one had begun after it had ended.
+        assert!(refused_as_its_own(&told, key), "{told:?}");
+    }
+}
+
+#[test]
+fn of_those_who_found_no_memory_only_a_few_wait_to_be_tried_apart() {
+    let mut world = two_lanes();
+    let mut told = 0;
+    let mut batches = vec![runs(&mut world, 0)];
+    for key in 1..10 {
+        batches.push(runs(&mut world, key));
+        let actions = world.feed(Event::Done { batch: batches.remove(0), outcome: starved() });
+        told += usize::from(refused_as_its_own(&actions, key - 1));
+    }
+    assert_eq!(told, 9 - 4, "four of nine wait");
 }
 
 #[test]

@@ -149,6 +149,10 @@ impl World {
         }
     }
 
+    pub(crate) fn caution(&self) -> f64 {
+        self.worker.caution(self.now)
+    }
+
     /// Another node could answer a query after all.
     pub(crate) fn may_return(&mut self, key: u64) {
         self.feed(Event::MayReturn { key: modelless_types::QueryKey(key) });
@@ -212,6 +216,7 @@ fn when_not_all_can_be_in_time_the_least_important_is_given_up_and_no_other() {
     world.pass(Micros::from_secs(1));
     assert_eq!(world.refused, [least], "{:?}", world.answered);
     assert!(world.answered.contains(&first) && world.answered.contains(&last), "{:?}", world.answered);
+    assert!(world.caution() < 1.001, "that was foreseen, and no reason to be more cautious");
 }
 
 #[test]
@@ -223,6 +228,45 @@ fn among_equals_nobody_is_given_up_before_it_is_late() {
     assert_eq!(world.refused, [0_u64; 0]);
     world.pass(Micros::from_secs(1));
     assert_eq!(world.refused, [keys[3]], "the last to come is the one that is late");
+    assert!((1.05..1.15).contains(&world.caution()), "{}", world.caution());
+}
+
+#[test]
+fn who_is_late_because_the_machine_stood_still_or_may_go_elsewhere_makes_nobody_cautious() {
+    let late = |stands: Micros, returnable: bool| {
+        let mut world = World::new();
+        (0..4).for_each(|more| {
+            world.ask_here(5, Micros(42_000 + more), returnable);
+        });
+        world.stands_still(stands);
+        world.pass(Micros::from_millis(500));
+        (world.refused.len(), world.handed_back.len(), world.caution() > 1.05)
+    };
+    assert_eq!(late(Micros::ZERO, false), (0, 0, false));
+    // Three behind the one that runs, and a bound for one.
+    assert_eq!(late(Micros::from_millis(12), false), (2, 0, true), "so little is the noise of every day");
+    assert_eq!(late(Micros::from_millis(300), false), (3, 0, false));
+    let (refused, back, cautious) = late(Micros::from_millis(12), true);
+    assert_eq!((refused, back > 0, cautious), (0, true, false));
+}
+
+#[test]
+fn a_cautious_node_with_little_to_do_is_not_overloaded() {
+    let mut world = World::new();
+    (0..200).for_each(|_| {
+        world.ask(5, Micros::from_millis(100));
+    });
+    world.pass(Micros::from_secs(20));
+    assert!(world.caution() > 2.5, "{}", world.caution());
+    assert_eq!(world.states.last(), Some(&ReplicaState::Active));
+    let before = world.states.len();
+    // Four tenths of what it can do, and more than it could if everything took so long.
+    for _ in 0..200 {
+        world.ask(5, Micros::from_millis(60));
+        world.pass(Micros::from_millis(25));
+    }
+    assert!(world.caution() > 2.0, "{}", world.caution());
+    assert_eq!(&world.states[before..], [], "nobody waits");
 }
 
 #[test]

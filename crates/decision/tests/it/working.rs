@@ -88,8 +88,14 @@ fn engine() -> impl Strategy<Value = Engine> {
 }
 
 fn verdict() -> impl Strategy<Value = Option<Failure>> {
-    let failed =
-        vec![Failure::Model, Failure::Process, Failure::Hung, Failure::Unreachable, Failure::NotStarted];
+    let failed = vec![
+        Failure::Model,
+        Failure::Memory,
+        Failure::Process,
+        Failure::Hung,
+        Failure::Unreachable,
+        Failure::NotStarted,
+    ];
     proptest::option::weighted(0.3, proptest::sample::select(failed))
 }
 
@@ -455,7 +461,7 @@ impl Shell {
         let outcome = if self.batches[&batch].revoked && at.is_multiple_of(2) {
             Outcome::Revoked
         } else if bad {
-            let failure = if at.is_multiple_of(3) { Failure::Unreachable } else { Failure::Model };
+            let failure = [Failure::Unreachable, Failure::Model, Failure::Memory][at % 3];
             Outcome::Failed { failure, why }
         } else {
             Outcome::Ran

@@ -11,7 +11,7 @@ use super::{Inner, ProcessConfig, Seat};
 use crate::clock;
 use crate::control::{Ask, Gently, Say};
 use crate::prompt::take_usual_turns;
-use crate::seam::{EngineError, EngineEvent, Freed, LoadSpec, Loaded};
+use crate::seam::{EngineError, EngineEvent, Freed, LoadSpec, Loaded, says_memory};
 use crate::shm::Mapping;
 use crate::slot::{Layout, Stretch};
 use modelless_types::{Bytes, Micros, ModelId, TensorSpec, VariantId};
@@ -231,11 +231,10 @@ impl Keeper {
         refuse(jobs, &error);
     }
 
-    /// A library that gets no memory says so in its own words, and none says why there was none.
+    /// No library says why there was no memory.
     fn name_memory(&self, cause: String) -> String {
-        let starved = ["bad_alloc", "memory allocation of", "Cannot allocate memory", "out of memory"];
         match self.may_hold() {
-            Some(limit) if starved.iter().any(|words| cause.contains(words)) => {
+            Some(limit) if says_memory(&cause) => {
                 format!("it wanted more memory than the {limit} that it may hold; {cause}")
             }
             _ => cause,

@@ -457,6 +457,20 @@ impl Engine for ProcessEngine {
         state.runners.get(&seat.model)?.runner.peak()
     }
 
+    fn held(&self) -> Vec<(Vec<VariantId>, Bytes)> {
+        let mut inside: BTreeMap<ModelId, Vec<VariantId>> = BTreeMap::new();
+        let runners: Vec<_> = {
+            let state = self.inner.read();
+            for seat in state.variants.values() {
+                inside.entry(seat.model).or_default().push(seat.variant);
+            }
+            state.runners.iter().map(|(model, handle)| (*model, Arc::clone(&handle.runner))).collect()
+        };
+        let held =
+            |(model, runner): (ModelId, Arc<lane::Runner>)| Some((inside.remove(&model)?, runner.held()));
+        runners.into_iter().filter_map(held).collect()
+    }
+
     fn processor_time(&self) -> Option<Duration> {
         let runners: Vec<_> =
             self.inner.read().runners.values().map(|handle| Arc::clone(&handle.runner)).collect();

@@ -52,8 +52,8 @@ pub(super) enum Kind {
 impl Failure {
     pub(super) fn kind(&self) -> Kind {
         match self {
-            Self::Silent(_) => Kind::Away,
-            Self::NoKeys(_) => Kind::Refused,
+            // That says nothing of what was asked for, and the next call looks for keys again.
+            Self::Silent(_) | Self::NoKeys(_) => Kind::Away,
             Self::Told { status, code, .. } => kind(*status, code),
         }
     }

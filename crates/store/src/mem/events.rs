@@ -1,8 +1,9 @@
 //! What happened, in one order; and plans.
 
 use super::State;
+use crate::error::Result;
 use crate::events::{Event, NewEvent};
-use crate::records::{Node, NodeState, Plan, SavePlan, UnixMicros};
+use crate::records::{NewTransition, Node, NodeState, Plan, SavePlan, Transition, UnixMicros};
 use crate::{EVENTS_KEPT, PLANS_KEPT};
 use modelless_types::PlanId;
 
@@ -12,6 +13,17 @@ impl State {
         self.events.push(event.clone());
         self.events.retain(|known| known.seq + EVENTS_KEPT > event.seq);
         event
+    }
+
+    pub(super) fn move_replica(&mut self, change: NewTransition) -> Result<Transition> {
+        let replica = self.replica(change.replica)?;
+        replica.must_be(change.from)?;
+        replica.state = change.to;
+        let (variant, node) = (replica.variant, replica.node);
+        let transition = Transition { seq: self.next("transition"), variant, node, change };
+        self.transitions.push(transition.clone());
+        self.note(NewEvent::of_transition(&transition));
+        Ok(transition)
     }
 
     pub(super) fn note_node(&mut self, node: &Node, state: NodeState, at: UnixMicros) {

@@ -3,12 +3,15 @@
 use super::{MemStore, State};
 use crate::check;
 use crate::error::{Error, Result};
+use crate::events::NewEvent;
 use crate::machines::{
-    MACHINE_CHANGES_KEPT, MACHINES_KEPT, Machine, MachineChange, MachineStep, Machines, NewMachine,
+    MACHINE_CHANGES_KEPT, MACHINES_KEPT, Machine, MachineChange, MachineStep, Machines, NewMachine, Number,
     PoolStands,
 };
+use crate::records::{NewTransition, NodeState};
 use async_trait::async_trait;
-use modelless_types::MachineId;
+use modelless_types::{MachineId, PricePerHour};
+use std::mem::take;
 
 #[derive(Clone, Default)]
 pub(super) struct Kept {
@@ -19,11 +22,39 @@ pub(super) struct Kept {
 }
 
 impl State {
+    /// As what became of it, and as an event.
     fn note_machine(&mut self, change: MachineChange) {
+        self.note(NewEvent::of_machine(&change));
         self.rented.changes.push(change);
         let over =
             self.rented.changes.len().saturating_sub(usize::try_from(MACHINE_CHANGES_KEPT).unwrap_or(0));
         self.rented.changes.drain(..over);
+    }
+
+    /// What a machine had in memory when it ended goes with it, and its node.
+    fn end_machine(&mut self, name: &str, end: &MachineStep) {
+        let Some(node) = self.nodes.iter_mut().find(|node| node.about.name == name) else { return };
+        node.state = NodeState::Gone;
+        let node = node.id;
+        self.holders.remove(name);
+        let lost = self.replicas.values().filter(|replica| replica.node == node);
+        let lost: Vec<NewTransition> = lost.filter_map(|replica| replica.lost_with(end)).collect();
+        for change in lost {
+            let Ok(change) = check::transition(change) else { continue };
+            let _ = self.move_replica(change);
+        }
+    }
+
+    /// Forgets a machine's node, unless it is the last of its pool: that tells what the pool's hardware is.
+    fn forget_machine(&mut self, name: &str) {
+        let Some(node) = self.nodes.iter().find(|node| node.about.name == name) else { return };
+        let last =
+            self.nodes.iter().filter(|other| other.about.pool == node.about.pool).map(|of| of.id).max();
+        let id = node.id;
+        if node.state == NodeState::Gone && last != Some(id) {
+            self.nodes.retain(|node| node.id != id);
+            self.replicas.retain(|_, replica| replica.node != id);
+        }
     }
 }
 
@@ -38,12 +69,23 @@ impl Machines for MemStore {
             if !new.fits(u64::try_from(in_pool).unwrap_or(u64::MAX), spent) {
                 return Ok(None);
             }
-            let id = state.next("machines");
-            let machine = new.numbered(MachineId(id));
-            if state.rented.machines.iter().any(|known| known.name == machine.name) {
-                return Ok(None);
+            let (id, machine) = loop {
+                let id = state.next("machines");
+                let machine = new.numbered(MachineId(id));
+                let taken = state.rented.machines.iter().any(|known| known.name == machine.name);
+                match new.after(&machine, taken) {
+                    Number::Fits => break (id, machine),
+                    Number::Next => {}
+                    Number::None => return Ok(None),
+                }
+            };
+            let stays = |known: &Machine| !known.state.ended() || known.id.0 + MACHINES_KEPT > id;
+            let (stay, old): (_, Vec<Machine>) =
+                take(&mut state.rented.machines).into_iter().partition(stays);
+            state.rented.machines = stay;
+            for machine in old {
+                state.forget_machine(&machine.name);
             }
-            state.rented.machines.retain(|known| !known.state.ended() || known.id.0 + MACHINES_KEPT > id);
             let seq = state.next("machine_changes");
             state.note_machine(machine.noted(seq, None, &new.why, &new.by));
             state.rented.machines.push(machine.clone());
@@ -58,9 +100,21 @@ impl Machines for MemStore {
             let known = known.ok_or_else(|| Error::not_found("machine", step.machine))?;
             let moved = step.taken(known.clone())?;
             known.clone_from(&moved);
+            if moved.state.ended() {
+                state.end_machine(&moved.name, &step);
+            }
             let seq = state.next("machine_changes");
             state.note_machine(step.noted(seq, &moved));
             Ok(moved)
+        })
+    }
+
+    async fn price_machines(&self, pool: &str, price: PricePerHour) -> Result<()> {
+        check::number("price", price.0)?;
+        self.write(|state| {
+            let of_pool = |known: &&mut Machine| known.pool == pool && !known.state.ended();
+            state.rented.machines.iter_mut().filter(of_pool).for_each(|known| known.price = price);
+            Ok(())
         })
     }
 

@@ -5,6 +5,7 @@ use super::events;
 use crate::check;
 use crate::error::{Error, Result};
 use crate::events::NewEvent;
+use crate::machines::MachineStep;
 use crate::records::{Holder, NewNode, NewTransition, Node, NodeState, Replica, Transition, UnixMicros};
 use modelless_types::{Bytes, DeviceIx, NodeId, PricePerHour, ReplicaId, ReplicaState, VariantId};
 
@@ -205,6 +206,13 @@ pub(crate) async fn record_transition(db: &Db, change: NewTransition) -> Result<
     tx.next("replicas").await?;
     let known = find(db, &mut tx, change.replica).await?;
     known.must_be(change.from)?;
+    let transition = move_on(&mut tx, &known, change).await?;
+    tx.commit().await?;
+    Ok(transition)
+}
+
+/// Within a transaction that has taken the number of replicas.
+async fn move_on(tx: &mut Tx, known: &Replica, change: NewTransition) -> Result<Transition> {
     let seq = tx.next("transitions").await?;
     let event = tx.next("events").await?;
     tx.exec(
@@ -230,9 +238,41 @@ pub(crate) async fn record_transition(db: &Db, change: NewTransition) -> Result<
     .await?;
     let (variant, node) = (known.variant, known.node);
     let transition = Transition { seq: seq.unsigned_abs(), variant, node, change };
-    events::write(&mut tx, event, &NewEvent::of_transition(&transition)).await?;
-    tx.commit().await?;
+    events::write(tx, event, &NewEvent::of_transition(&transition)).await?;
     Ok(transition)
+}
+
+/// What a machine had in memory when it ended goes with it; whoever was taken away without a word cannot say so himself. A node's row waits for
+/// whoever writes an event, so the caller does that before [`leave_machine`].
+pub(super) async fn settle_machine(db: &Db, tx: &mut Tx, name: &str, end: &MachineStep) -> Result<()> {
+    tx.next("replicas").await?;
+    let sql = "SELECT id, variant, node, device, state FROM replicas \
+               WHERE node = (SELECT id FROM nodes WHERE name = $1) ORDER BY id";
+    for row in tx.fetch(sql, args![name]).await? {
+        let known = replica(&mut row.read(&db.name))?;
+        if let Some(change) = known.lost_with(end) {
+            move_on(tx, &known, check::transition(change)?).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Nobody is where a machine has ended.
+pub(super) async fn leave_machine(tx: &mut Tx, name: &str) -> Result<()> {
+    tx.exec("UPDATE nodes SET state = $2 WHERE name = $1", args![name, NodeState::Gone.name()]).await?;
+    tx.exec("DELETE FROM node_holders WHERE name = $1", args![name]).await?;
+    Ok(())
+}
+
+/// Forgets a machine's node, unless it is the last of its pool: that tells what the pool's hardware is.
+pub(super) async fn forget_machine(db: &Db, tx: &mut Tx, name: &str) -> Result<()> {
+    tx.next("replicas").await?;
+    let older = "SELECT id FROM nodes WHERE name = $1 AND state = $2 AND id NOT IN (SELECT max(id) FROM nodes GROUP BY pool)";
+    let Some(row) = tx.first(older, args![name, NodeState::Gone.name()]).await? else { return Ok(()) };
+    let node = row.read(&db.name).int()?;
+    tx.exec("DELETE FROM replicas WHERE node = $1", args![node]).await?;
+    tx.exec("DELETE FROM nodes WHERE id = $1", args![node]).await?;
+    Ok(())
 }
 
 pub(crate) async fn transitions(db: &Db, replica: Option<ReplicaId>, limit: u32) -> Result<Vec<Transition>> {

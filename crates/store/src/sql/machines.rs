@@ -1,11 +1,12 @@
 //! Machines that are rented.
 
-use super::SqlStore;
 use super::conn::{Columns, Tx, args};
+use super::{SqlStore, events, fleet};
 use crate::check;
 use crate::error::{Error, Result};
+use crate::events::NewEvent;
 use crate::machines::{
-    MACHINE_CHANGES_KEPT, MACHINES_KEPT, Machine, MachineChange, MachineStep, Machines, NewMachine,
+    MACHINE_CHANGES_KEPT, MACHINES_KEPT, Machine, MachineChange, MachineStep, Machines, NewMachine, Number,
     PoolStands,
 };
 use crate::records::UnixMicros;
@@ -42,7 +43,10 @@ fn change(mut row: Columns<'_>) -> Result<MachineChange> {
     })
 }
 
+/// As what became of it, and as an event.
 async fn note(tx: &mut Tx, change: MachineChange) -> Result<()> {
+    let event = tx.next("events").await?;
+    events::write(tx, event, &NewEvent::of_machine(&change)).await?;
     let sql = "INSERT INTO machine_changes (seq, machine, pool, name, from_state, to_state, why, who, at_us) \
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
     let seq = change.seq.cast_signed();
@@ -72,25 +76,32 @@ impl Machines for SqlStore {
         let new = new.checked()?;
         let db = &self.db;
         let mut tx = db.begin().await?;
-        // Everybody else who wants one waits here, and then sees this one.
-        let id = tx.next("machines").await?;
-        let machine = new.numbered(MachineId(id.unsigned_abs()));
-        let mut count = async |sql, args| -> Result<u64> {
+        let count = async |tx: &mut Tx, sql, args| -> Result<u64> {
             match tx.first(sql, args).await? {
                 Some(row) => row.read(&db.name).num(),
                 None => Ok(0),
             }
         };
+        // Everybody else who wants one waits at the number, and then sees this one.
+        let (id, machine) = loop {
+            let id = tx.next("machines").await?;
+            let machine = new.numbered(MachineId(id.unsigned_abs()));
+            let same = "SELECT count(*) FROM machines WHERE name = $1";
+            let taken = count(&mut tx, same, args![machine.name.as_str()]).await? > 0;
+            match new.after(&machine, taken) {
+                Number::Fits => break (id, machine),
+                Number::Next => {}
+                Number::None => return Ok(None),
+            }
+        };
         let (gone, failed) = (ENDED[0].name(), ENDED[1].name());
         let in_pool = "SELECT count(*) FROM machines WHERE pool = $1 AND state NOT IN ($2, $3)";
-        let in_pool = count(in_pool, args![new.pool.as_str(), gone, failed]).await?;
+        let in_pool = count(&mut tx, in_pool, args![new.pool.as_str(), gone, failed]).await?;
         // Postgres makes a decimal number of a sum.
         let spent =
             "SELECT CAST(coalesce(sum(price), 0) AS BIGINT) FROM machines WHERE state NOT IN ($1, $2)";
-        let spent = count(spent, args![gone, failed]).await?;
-        let same = "SELECT count(*) FROM machines WHERE name = $1";
-        let same = count(same, args![machine.name.as_str()]).await?;
-        if same > 0 || !new.fits(in_pool, spent) {
+        let spent = count(&mut tx, spent, args![gone, failed]).await?;
+        if !new.fits(in_pool, spent) {
             return Ok(None);
         }
         tx.exec(
@@ -108,10 +119,13 @@ impl Machines for SqlStore {
             ],
         )
         .await?;
-        let forgotten = id - MACHINES_KEPT.cast_signed();
-        tx.exec("DELETE FROM machines WHERE id <= $1 AND state IN ($2, $3)", args![forgotten, gone, failed])
-            .await?;
         let seq = tx.next("machine_changes").await?.unsigned_abs();
+        let forgotten = || args![id - MACHINES_KEPT.cast_signed(), gone, failed];
+        let old = "SELECT name FROM machines WHERE id <= $1 AND state IN ($2, $3)";
+        for row in tx.fetch(old, forgotten()).await? {
+            fleet::forget_machine(db, &mut tx, &row.read(&db.name).text()?).await?;
+        }
+        tx.exec("DELETE FROM machines WHERE id <= $1 AND state IN ($2, $3)", forgotten()).await?;
         note(&mut tx, machine.noted(seq, None, &new.why, &new.by)).await?;
         tx.commit().await?;
         Ok(Some(machine))
@@ -139,9 +153,25 @@ impl Machines for SqlStore {
             ],
         )
         .await?;
+        if moved.state.ended() {
+            fleet::settle_machine(db, &mut tx, &moved.name, &step).await?;
+        }
         note(&mut tx, step.noted(seq, &moved)).await?;
+        if moved.state.ended() {
+            fleet::leave_machine(&mut tx, &moved.name).await?;
+        }
         tx.commit().await?;
         Ok(moved)
+    }
+
+    async fn price_machines(&self, pool: &str, price: PricePerHour) -> Result<()> {
+        check::number("price", price.0)?;
+        let mut tx = self.db.begin().await?;
+        // Whoever adds one counts what all cost, before this or after it.
+        tx.next("machines").await?;
+        let sql = "UPDATE machines SET price = $2 WHERE pool = $1 AND state NOT IN ($3, $4)";
+        tx.exec(sql, args![pool, price.0.cast_signed(), ENDED[0].name(), ENDED[1].name()]).await?;
+        tx.commit().await
     }
 
     async fn machines(&self) -> Result<Vec<Machine>> {

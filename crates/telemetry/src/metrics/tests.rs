@@ -110,6 +110,7 @@ fn replicas_that_are_gone_are_no_longer_shown() {
         node: "n".to_owned(),
         used: 5,
         queued: 3,
+        caution: 1.7,
         crashes: 2,
         loads: 4,
         load_time: Micros(1_500_000),
@@ -127,6 +128,7 @@ fn replicas_that_are_gone_are_no_longer_shown() {
     let text = metrics.told(&Told { nodes: &[node], ..Told::default() });
     for line in [
         r#"modelless_node_queries_queued{node="n"} 3"#,
+        r#"modelless_node_caution_ratio{node="n"} 1.7"#,
         r#"modelless_node_runner_crashes_total{node="n"} 2"#,
         r#"modelless_node_loads_total{node="n"} 4"#,
         r#"modelless_node_load_seconds_total{node="n"} 1.5"#,

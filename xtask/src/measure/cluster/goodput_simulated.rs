@@ -64,7 +64,7 @@ impl World {
 }
 
 fn measure(context: &Context) -> Result<Outcome> {
-    let queries = context.choose("10000", "300");
+    let queries = context.choose("10000", "100");
     let rows = output(program(&context.root, context.bench_program("sim-goodput")?).arg(queries))?;
     let rows: Value = serde_json::from_str(&rows).context("sim-goodput wrote no JSON")?;
     let told = WORLDS.iter().flat_map(|world| WAYS.iter().map(move |way| (*world, *way)));

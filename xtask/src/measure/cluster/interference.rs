@@ -30,14 +30,16 @@ pub(crate) const MEASURE: Measure = Measure {
 pub(super) const HOGGED: &str = "hogged";
 const FREE: &str = "free";
 pub(super) const BURNERS: usize = 3;
-/// Of what one node can carry alone.
-const LOAD: f64 = 0.45;
+/// Of what one node can carry alone, and has to, in time: at 0.45 of it, beside all else on its core, one that nobody burns missed 4.5 %.
+const LOAD: f64 = 0.3;
 /// Every query's bound, over what one takes alone: less than what the hogged node makes of it.
 const BOUND: f64 = 5.0;
 /// Within so long it has to be told.
 pub(super) const TOLD_WITHIN: Duration = Duration::from_secs(3);
 const LOADED_WITHIN: Duration = Duration::from_mins(2);
 const CONNECTIONS: u32 = 32;
+/// So many rounds more where it was told too early in all of them.
+const TRIES: u64 = 3;
 
 fn measure(context: &Context) -> Result<Outcome> {
     let seconds = Duration::from_secs;
@@ -51,13 +53,27 @@ fn measure(context: &Context) -> Result<Outcome> {
     world.keep(FREE, 0)?;
     world.settle(context.seed)?;
     let seeds: Vec<u64> = (0..rounds).map(|round| context.seed + 1 + round).collect();
-    let all = seeds.iter().map(|seed| world.round(*seed, [calm, burn, after])).collect::<Result<Vec<_>>>()?;
+    let mut all =
+        seeds.iter().map(|seed| world.round(*seed, [calm, burn, after])).collect::<Result<Vec<_>>>()?;
+    // On a machine that others use as well its only round may have been told too early; then another one shows whether it is told at all.
+    for again in 1..=TRIES {
+        if all.iter().any(|round| round.told_s.is_some()) {
+            break;
+        }
+        all.push(world.round(context.seed + rounds + again, [calm, burn, after])?);
+    }
     let of = |of: &dyn Fn(&Round) -> f64| -> Result<(f64, f64)> {
         let all: Vec<f64> = all.iter().map(of).collect();
         let worst = stats::percentile(&all, 100).context("no rounds")?;
         Ok((stats::median(&all).context("no rounds")?, worst))
     };
-    let told = of(&|round| round.told_s)?;
+    let seen: Vec<f64> = all.iter().filter_map(|round| round.told_s).collect();
+    let early = all.len() - seen.len();
+    let rounds_made = all.len();
+    let told = (
+        stats::median(&seen).context("it was told before anything burned in every round")?,
+        stats::percentile(&seen, 100).context("no rounds")?,
+    );
     let missed: Vec<(f64, f64)> =
         (0..4).map(|phase| of(&|round| round.phases[phase].missed)).collect::<Result<_>>()?;
     let share: Vec<(f64, f64)> =
@@ -66,7 +82,7 @@ fn measure(context: &Context) -> Result<Outcome> {
     Ok(Outcome {
         result: format!(
             "2 nodes, {:.0} a second of {} ({:.1} ms alone, bound {} ms; {:.0} % of what one node carries), {BURNERS} processes burn the \
-             core of one: told after {:.2} s (worst {:.2}); its part of the answers {:.0} % before, {:.0} % in the first {} s, {:.0} % \
+             core of one: told after {:.2} s (worst {:.2}; in {early} of {rounds_made} rounds it was told before that already); its part of the answers {:.0} % before, {:.0} % in the first {} s, {:.0} % \
              after that (worst {:.0}), {:.0} % when it is over; missed {:.2} % (worst {:.2}), {:.2} % ({:.2}), {:.2} % ({:.2}), {:.2} % \
              ({:.2})",
             world.rate,
@@ -92,7 +108,7 @@ fn measure(context: &Context) -> Result<Outcome> {
             percent(missed[3].1),
         ),
         summary: json!({
-            "told_s_median": told.0, "told_s_worst": told.1,
+            "told_s_median": told.0, "told_s_worst": told.1, "told_before": early,
             "share": share.iter().map(|share| share.0).collect::<Vec<_>>(),
             "missed": missed.iter().map(|missed| missed.0).collect::<Vec<_>>(),
             "missed_worst": missed.iter().map(|missed| missed.1).collect::<Vec<_>>(),
@@ -100,13 +116,19 @@ fn measure(context: &Context) -> Result<Outcome> {
             "phases": ["before", "until it has to be told", "the rest of burning", "after"],
         }),
         repetitions: all.iter().map(Round::json).collect(),
-        seeds,
+        seeds: (0..rounds_made as u64).map(|round| context.seed + 1 + round).collect(),
         checks: vec![
             Check {
                 what: "told, at worst",
                 value: told.1,
                 limit: context.choose(TOLD_WITHIN.as_secs_f64(), 6.0),
                 unit: "s",
+            },
+            Check {
+                what: "rounds in which it was told before anything burned",
+                value: count(early)?,
+                limit: context.choose(1.0, 3.0),
+                unit: "",
             },
             Check {
                 what: "its part of the answers then, over that of before, median",
@@ -305,16 +327,21 @@ fn alone_ms(gateway: SocketAddr, asked: &Asked) -> Result<f64> {
     Ok(first["mean_us"].as_f64().context("what it takes")? / 1e3)
 }
 
-/// Seconds from when it began until the hogged node's replica was said to be interfered; infinite if it never was.
-fn told_after(events: &Value, began_ms: u64) -> Result<f64> {
+/// Seconds from when it began until the hogged node's replica was said to be interfered; infinite if it never was, and nothing if it was
+/// already, for whatever else disturbed it.
+fn told_after(events: &Value, began_ms: u64) -> Result<Option<f64>> {
     let events = events["events"].as_array().context("events")?;
-    let told = |event: &&Value| {
-        event["kind"] == "replica" && event["node"] == HOGGED && event["what"] == "interfered"
-    };
-    let at = events.iter().filter(told).filter_map(|event| event["at_unix_us"].as_u64());
-    let first = at.filter(|at| *at >= began_ms * 1_000).min();
-    let Some(first) = first else { return Ok(f64::INFINITY) };
-    Ok(count(first / 1_000 - began_ms)? / 1e3)
+    let of_it = |event: &&Value| event["kind"] == "replica" && event["node"] == HOGGED;
+    let at = |event: &Value| event["at_unix_us"].as_u64().unwrap_or(0);
+    let (before, after): (Vec<_>, Vec<_>) =
+        events.iter().filter(of_it).partition(|event| at(event) < began_ms * 1_000);
+    let interfered = |event: &&&Value| event["what"] == "interfered";
+    if before.last().is_some_and(|last| last["what"] == "interfered") {
+        return Ok(None);
+    }
+    let first = after.iter().filter(interfered).map(|event| at(event)).min();
+    let Some(first) = first else { return Ok(Some(f64::INFINITY)) };
+    Ok(Some(count(first / 1_000 - began_ms)? / 1e3))
 }
 
 /// What was asked in a part of a round.
@@ -361,7 +388,7 @@ impl Phase {
 }
 
 pub(super) struct Round {
-    told_s: f64,
+    told_s: Option<f64>,
     pub(super) phases: [Phase; 4],
     from: u64,
     to: u64,
@@ -373,7 +400,7 @@ impl Round {
     pub(super) fn json(&self) -> Value {
         let [before, until_told, rest, after] = self.phases.each_ref().map(Phase::json);
         json!({
-            "told_s": self.told_s, "from_ms": self.from, "to_ms": self.to, "before": before, "until_it_has_to_be_told": until_told,
+            "told": self.told_s.map_or("before", |s| if s.is_finite() { "then" } else { "never" }), "told_s": self.told_s, "from_ms": self.from, "to_ms": self.to, "before": before, "until_it_has_to_be_told": until_told,
             "rest_of_burning": rest, "after": after, "load": self.load, "events": self.events["events"],
         })
     }
@@ -387,12 +414,19 @@ mod tests {
     fn it_is_told_when_the_hogged_node_says_so_after_it_began() {
         let event = |node: &str, what: &str, at: u64| json!({"kind": "replica", "node": node, "what": what, "at_unix_us": at});
         let events = |all: &[Value]| json!({"events": all});
-        let before = event(HOGGED, "interfered", 9_000_000);
+        let (before, well) = (event(HOGGED, "interfered", 9_000_000), event(HOGGED, "active", 9_500_000));
         let other = event(FREE, "interfered", 10_200_000);
         let told = event(HOGGED, "interfered", 10_500_000);
-        let all = [before.clone(), other.clone(), event(HOGGED, "overloaded", 10_300_000), told];
-        assert!((told_after(&events(&all), 10_000).unwrap() - 0.5).abs() < 1e-9);
-        assert!(told_after(&events(&[before, other]), 10_000).unwrap().is_infinite());
+        let all =
+            [before.clone(), well.clone(), other.clone(), event(HOGGED, "overloaded", 10_300_000), told];
+        assert!((told_after(&events(&all), 10_000).unwrap().unwrap() - 0.5).abs() < 1e-9);
+        assert!(
+            told_after(&events(&[before.clone(), well, other.clone()]), 10_000)
+                .unwrap()
+                .unwrap()
+                .is_infinite()
+        );
+        assert_eq!(told_after(&events(&[before, other]), 10_000).unwrap(), None);
         assert!(told_after(&json!({}), 10_000).is_err());
     }
 

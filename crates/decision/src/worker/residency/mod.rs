@@ -40,6 +40,8 @@ pub(in crate::worker) struct Replica {
     pub(in crate::worker) state: ReplicaState,
     /// What it takes, as measured at load or else as profiled.
     pub(in crate::worker) memory: Bytes,
+    /// What it was seen to hold beyond that since. A next load begins without it.
+    pub(in crate::worker) more: Bytes,
     /// When a failed one may be tried again.
     rest_until: Time,
     failures: u32,
@@ -66,6 +68,13 @@ pub(in crate::worker) struct Replica {
     left: Time,
     /// What speaks of it being overloaded or disturbed.
     trouble: Trouble,
+}
+
+impl Replica {
+    /// All that it counts for.
+    pub(in crate::worker) fn holds(&self) -> Bytes {
+        self.memory + self.more
+    }
 }
 
 /// Something that should be in memory, since when.
@@ -261,7 +270,7 @@ impl Residency {
     pub(in crate::worker) fn used(&self, device: DeviceIx) -> Bytes {
         let held = |r: &&Replica| !matches!(r.state, ReplicaState::Inactive | ReplicaState::Failed);
         let device = self.device(device);
-        let replicas = device.replicas.values().filter(held).map(|r| r.memory.0);
+        let replicas = device.replicas.values().filter(held).map(|r| r.holds().0);
         Bytes(replicas.sum::<u64>() + device.ward.0)
     }
 

@@ -85,7 +85,7 @@ impl Residency {
             let replica = device.replicas.get(id);
             let away = mine || device.kept_out.contains_key(id);
             let to_come = || if away { None } else { self.variants.get(id).map(|v| v.memory.0) };
-            replica.filter(|r| r.state.serves()).map(|r| r.memory.0).or_else(to_come)
+            replica.filter(|r| r.state.serves()).map(|r| r.holds().0).or_else(to_come)
         });
         Bytes(device.memory.0.saturating_sub(others.sum()))
     }
@@ -284,6 +284,7 @@ impl Residency {
         let fresh = Replica {
             state: ReplicaState::Inactive,
             memory,
+            more: Bytes(0),
             rest_until: Time::ZERO,
             failures: 0,
             wary: false,
@@ -300,7 +301,7 @@ impl Residency {
             trouble: super::Trouble::default(),
         };
         let replica = state.replicas.entry(variant).or_insert(fresh);
-        replica.memory = memory;
+        (replica.memory, replica.more) = (memory, Bytes(0));
         // What it was used for long ago says half as much each time.
         replica.uses /= 2;
         self.step(device, variant, ReplicaEvent::Wanted, "wanted in memory", actions);
@@ -332,7 +333,8 @@ impl Residency {
             .filter(|(id, r)| r.state.serves() && !state.pinned.contains(id))
             .map(|(id, r)| (*id, r))
             .collect();
-        if Bytes(may_go.iter().map(|(_, r)| r.memory.0).sum()) < excess {
+        // Where the budget is broken, whatever can go is of use.
+        if press != Press::Over && Bytes(may_go.iter().map(|(_, r)| r.holds().0).sum()) < excess {
             // A quarantine does not last.
             return if self.quarantines(device) { Room::Later } else { Room::Never };
         }
@@ -353,7 +355,7 @@ impl Residency {
             if freed >= excess {
                 break;
             }
-            freed = freed + replica.memory;
+            freed = freed + replica.holds();
             victims.push((id, replica.worth, replica.busy));
         }
         // To send some away and not be able to load all the same would help nobody, unless the budget is broken.
@@ -393,7 +395,7 @@ impl Residency {
         }
         let least = self.min_residence;
         if let Some(replica) = self.replica_mut(device, variant) {
-            replica.memory = memory;
+            (replica.memory, replica.more) = (memory, Bytes(0));
             // What was sent away and is back so soon takes longer turns, or two that do not fit together would spend
             // their time on loading each other.
             let soon = replica.left > Time::ZERO && now - replica.left < Micros(SOON * least.0.max(took.0));
@@ -427,7 +429,7 @@ impl Residency {
     /// What a replica takes is another than was told when it was loaded. What a next load needs is not.
     pub(in crate::worker) fn weighed(&mut self, device: DeviceIx, variant: VariantId, memory: Bytes) {
         if let Some(replica) = self.replica_mut(device, variant) {
-            replica.memory = memory;
+            replica.more = Bytes(memory.0.saturating_sub(replica.memory.0));
         }
     }
 

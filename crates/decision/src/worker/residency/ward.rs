@@ -55,7 +55,7 @@ impl Residency {
     pub(in crate::worker) fn ward_budget(&self, device: DeviceIx, variant: VariantId) -> (Bytes, Bytes) {
         let pinned = self.device(device).replicas.iter();
         let pinned = pinned.filter(|(id, r)| r.state.serves() && self.device(device).pinned.contains(id));
-        let pinned: u64 = pinned.map(|(_, r)| r.memory.0).sum();
+        let pinned: u64 = pinned.map(|(_, r)| r.holds().0).sum();
         let budget = Bytes(self.device(device).memory.0.saturating_sub(pinned));
         (self.ward_needs(variant), budget)
     }

@@ -2,11 +2,13 @@
 
 use super::{missing, refused, store_suite};
 use crate::backends::Backend;
+use crate::samples::{a_task, model, node, walk};
 use modelless_store::{
-    Error, MACHINES_KEPT, Machine, MachineStep, NewMachine, PoolStands, Signed, Store, UnixMicros,
+    Error, EventKind, MACHINES_KEPT, Machine, MachineStep, NewMachine, Node, NodeState, PoolStands, Signed,
+    Store, UnixMicros,
 };
 use modelless_types::MachineState::{self, Asked, Draining, Failed, Gone, Joined, Starting, Stopping};
-use modelless_types::{MachineId, PricePerHour};
+use modelless_types::{DeviceIx, MachineId, PricePerHour, ReplicaState};
 use std::sync::Arc;
 
 store_suite!(
@@ -15,6 +17,10 @@ store_suite!(
     there_are_never_more_machines_than_may_be_however_many_ask,
     the_budget_counts_machines_of_all_pools,
     one_that_was_found_keeps_its_name_and_is_found_once,
+    numbers_may_start_again_from_an_older_one_and_names_never_do,
+    what_becomes_of_a_machine_is_told_as_events,
+    with_a_machine_goes_what_it_had_in_memory_and_in_time_its_node,
+    a_dearer_pool_counts_as_such_with_the_machines_it_has,
     ended_machines_are_forgotten_in_time_and_others_are_not,
     pools_stand_as_was_said_last,
 );
@@ -127,6 +133,79 @@ async fn one_that_was_found_keeps_its_name_and_is_found_once(backend: Backend) {
     assert!(store.rented().add_machine(found.clone()).await.unwrap().is_none(), "it is written down");
     moved(&*store, &machine, Starting, Failed, 6).await.unwrap();
     assert!(store.rented().add_machine(found).await.unwrap().is_none(), "it has ended, and stays so");
+}
+
+async fn numbers_may_start_again_from_an_older_one_and_names_never_do(backend: Backend) {
+    let store = backend.open().await;
+    let found = |name: &str| NewMachine { found: Some((name.to_owned(), "i-7".to_owned())), ..new("cpu", 9) };
+    let adopted = store.rented().add_machine(found("cpu-1")).await.unwrap().unwrap();
+    assert!(adopted.was_found() && adopted.id == MachineId(2), "its number is not that of its name");
+    store.rented().add_machine(found("cpu-4")).await.unwrap().unwrap();
+    let fresh = store.rented().add_machine(new("cpu", 9)).await.unwrap().unwrap();
+    assert_eq!((fresh.name.as_str(), fresh.id, fresh.was_found()), ("cpu-5", MachineId(5), false));
+    assert!(store.rented().add_machine(found("cpu-4")).await.unwrap().is_none());
+    assert!(store.rented().add_machine(new("cpu", 9)).await.unwrap().is_some());
+}
+
+async fn what_becomes_of_a_machine_is_told_as_events(backend: Backend) {
+    let store = backend.open().await;
+    let machine = store.rented().add_machine(new("cpu", 9)).await.unwrap().unwrap();
+    moved(&*store, &machine, Asked, Starting, 6).await.unwrap();
+    let told = store.events(None, 9).await.unwrap();
+    let told: Vec<_> =
+        told.iter().map(|event| (event.about.kind, &*event.about.what, &*event.about.cause)).collect();
+    let of = |what, cause| (EventKind::Machine, what, cause);
+    assert_eq!(told, [of("asked", "cpu-1: wanted"), of("starting", "cpu-1: now Starting (was asked)")]);
+}
+
+async fn node_named(store: &dyn Store, name: &str) -> Option<Node> {
+    store.nodes().await.unwrap().into_iter().find(|node| node.about.name == name)
+}
+
+async fn with_a_machine_goes_what_it_had_in_memory_and_in_time_its_node(backend: Backend) {
+    let store = backend.open().await;
+    let fashion = a_task(&*store).await;
+    let variant = store.register_model(model(fashion.id, "m", &["v"])).await.unwrap().variants[0].id;
+    let machine = store.rented().add_machine(new("cpu", 9)).await.unwrap().unwrap();
+    let here = store.register_node(node(&machine.name), UnixMicros(7)).await.unwrap();
+    let other = store.register_node(node("cpu-0"), UnixMicros(7)).await.unwrap();
+    store.hold_node(&machine.name, 5, "here", None).await.unwrap();
+    let replica = store.add_replica(variant, here.id, DeviceIx(0)).await.unwrap();
+    let kept = store.add_replica(variant, other.id, DeviceIx(0)).await.unwrap();
+    walk(&*store, &replica, &[ReplicaState::Inactive, ReplicaState::Loading, ReplicaState::Active], 8).await;
+    walk(&*store, &kept, &[ReplicaState::Inactive, ReplicaState::Loading], 8).await;
+    moved(&*store, &machine, Asked, Failed, 9).await.unwrap();
+    let after = store.replicas(None).await.unwrap();
+    assert_eq!(
+        after.iter().map(|of| of.state).collect::<Vec<_>>(),
+        [ReplicaState::Failed, ReplicaState::Loading]
+    );
+    let last = store.transitions(Some(replica.id), 1).await.unwrap();
+    assert_eq!(last[0].change.cause, "its machine ended: now Failed");
+    assert_eq!(node_named(&*store, &machine.name).await.unwrap().state, NodeState::Gone);
+    let held = store.hold_node(&machine.name, 6, "there", None).await.unwrap();
+    assert_eq!(held.instance, 6, "nobody holds it any more");
+    for _ in 0..MACHINES_KEPT {
+        let machine = store.rented().add_machine(new("cpu", 9)).await.unwrap().unwrap();
+        moved(&*store, &machine, Asked, Failed, 10).await.unwrap();
+    }
+    assert_eq!(node_named(&*store, &machine.name).await, None);
+    assert_eq!(store.replicas(None).await.unwrap(), after[1..]);
+    assert!(node_named(&*store, "cpu-0").await.is_some(), "nobody rented that");
+}
+
+async fn a_dearer_pool_counts_as_such_with_the_machines_it_has(backend: Backend) {
+    let store = backend.open().await;
+    let within = |budget| NewMachine { budget: Some(PricePerHour(budget)), ..new("a", 9) };
+    let first = store.rented().add_machine(within(200)).await.unwrap().unwrap();
+    store.rented().add_machine(new("b", 9)).await.unwrap().unwrap();
+    store.rented().price_machines("a", PricePerHour(101)).await.unwrap();
+    let prices = |all: Vec<Machine>| all.iter().map(|machine| machine.price.0).collect::<Vec<_>>();
+    assert_eq!(prices(store.rented().machines().await.unwrap()), [101, 100]);
+    assert!(store.rented().add_machine(within(300)).await.unwrap().is_none());
+    moved(&*store, &first, Asked, Failed, 6).await.unwrap();
+    store.rented().price_machines("a", PricePerHour(500)).await.unwrap();
+    assert_eq!(prices(store.rented().ended_machines(9).await.unwrap()), [101], "it cost what it cost");
 }
 
 async fn ended_machines_are_forgotten_in_time_and_others_are_not(backend: Backend) {
