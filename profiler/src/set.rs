@@ -40,12 +40,12 @@ impl LabelledSet {
     ///   `{"label", "text"}`. What [`LabelledSet::pack`] writes;
     /// * a `.csv` file with lines `FILE,LABEL`: files relative to it, labels as the task writes them or their positions.
     pub fn open(path: &Path, name: &str, task: &Task) -> Result<Self, Error> {
-        is_counted(path, task)?;
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         if file.ends_with(".jsonl") || file.ends_with(".jsonl.gz") {
             let read = |source| Error::Read { path: path.to_owned(), source };
             return Self::unpack(File::open(path).map_err(read)?, path, name, task);
         }
+        is_counted(path, task)?;
         let items = if file.ends_with(".csv") { from_csv(path, task)? } else { from_idx(path, name, task)? };
         Self::of(items, path, name)
     }

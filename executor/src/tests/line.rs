@@ -71,13 +71,23 @@ impl Fetch for Slow {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_fetched_holds_no_load_up_and_is_loaded_when_it_is_there() {
-    let mut bed = bed(None).await;
+impl Slow {
+    async fn is_asked(&self) {
+        let fetching = async {
+            while !self.asked.load(Ordering::SeqCst) {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(LONG, fetching).await.expect("it is asked for");
+    }
+}
+
+/// A variant whose file is somewhere else, and who brings it.
+async fn far_away(bed: &Bed) -> (Variant, Arc<Slow>) {
     let file: &[u8] = b"a file that is somewhere else";
     let elsewhere = tempfile::tempdir().expect("a folder");
     let put = Artefacts::new(elsewhere.path()).expect("an artefact store").put(file).expect("an artefact");
-    let far = offered(&bed, "far", (put.sha256, Bytes(put.bytes))).await;
+    let far = offered(bed, "far", (put.sha256, Bytes(put.bytes))).await;
     let slow = Arc::new(Slow {
         artefacts: bed.handle.artefacts(),
         file,
@@ -85,14 +95,16 @@ async fn what_is_fetched_holds_no_load_up_and_is_loaded_when_it_is_there() {
         may: Notify::new(),
     });
     bed.handle.fetch_with(Arc::<Slow>::clone(&slow));
+    (far, slow)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_fetched_holds_no_load_up_and_is_loaded_when_it_is_there() {
+    let mut bed = bed(None).await;
+    let (far, slow) = far_away(&bed).await;
     bed.handle.send(ToNode::Wake { task: bed.task, ordinal: far.ordinal });
     begins(&bed, far.id).await;
-    let fetching = async {
-        while !slow.asked.load(Ordering::SeqCst) {
-            tokio::task::yield_now().await;
-        }
-    };
-    timeout(LONG, fetching).await.expect("it is asked for");
+    slow.is_asked().await;
     let since = Instant::now();
     let near = bed.variants[1].clone();
     answers(&mut bed, &near, 0..10).await;
@@ -105,4 +117,16 @@ async fn what_is_fetched_holds_no_load_up_and_is_loaded_when_it_is_there() {
     };
     drop(timeout(LONG, bed.handle.status().wait_for(once)).await.expect("in time").expect("still there"));
     bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_told_to_end_does_not_wait_for_what_is_fetched() {
+    let bed = bed(None).await;
+    let (far, slow) = far_away(&bed).await;
+    bed.handle.send(ToNode::Wake { task: bed.task, ordinal: far.ordinal });
+    slow.is_asked().await;
+    let since = Instant::now();
+    bed.end().await;
+    let took = since.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}: it never comes");
 }

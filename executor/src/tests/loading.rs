@@ -190,6 +190,33 @@ async fn what_is_unloaded_by_hand_leaves_memory_and_its_next_query_brings_it_bac
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_unloaded_yet_is_unloaded_when_it_can() {
+    use modelless_engine::{Engine as _, EngineError};
+    let mut bed = bed(None).await;
+    let mut status = bed.handle.status();
+    let known = bed.variants[0].clone();
+    bed.send(1, LONG, [known.ordinal].into_iter().collect(), super::distinct(1));
+    assert_eq!(bed.wrong_of(1).await, 0);
+    // Something of which the node knows nothing keeps the model in use for a while.
+    bed.engine.behave(known.id, FakeModel { latency: Arc::new(|_| Duration::from_secs(1)), ..echo() });
+    let slot = bed.engine.slot(known.id, 0, 1).expect("it is loaded");
+    bed.engine.submit(slot, LONG, Box::new(drop));
+    bed.handle.send(ToNode::Unload { variant: known.id });
+    let state = |status: &NodeStatus| {
+        status.replicas.iter().find(|replica| replica.variant == known.id).map(|replica| replica.state)
+    };
+    let left = status.wait_for(|status| state(status) == Some(ReplicaState::Inactive));
+    timeout(LONG, left).await.expect("in time").expect("it runs");
+    let again = bed.engine.unload(known.id).await;
+    assert!(
+        matches!(again, Err(EngineError::NotLoaded(_))),
+        "{again:?}: told as unloaded while it was there"
+    );
+    drop(status);
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_variant_has_run_before_a_query_is_given_to_it() {
     let batches = Arc::new(AtomicU64::new(0));
     let config = Config { warm_up: Micros(100), lanes: 2, ..config() };

@@ -284,6 +284,16 @@ async fn a_budget_gives_the_best_there_is_by_then_and_calls_it_coarse() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn accuracy_is_counted_in_batches_that_were_seen_to_end_in_time() {
+    // Two inputs take nearly as long as a run may, and four, which is all of the set, would take longer.
+    let engine = Arc::new(FakeEngine::new());
+    let latency = |batch| Duration::from_secs(12) * batch;
+    engine.behave(FIRST, FakeModel { latency: Arc::new(latency), ..echo() });
+    let profile = measured(&profiler(&engine), &mut |_, _| ()).await.unwrap();
+    assert_eq!((profile.accuracy.samples, profile.latency.last().unwrap().batch), (4, 2));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_part_of_the_set_showed_counts_for_less_until_all_of_it_is_compared() {
     let engine = Arc::new(FakeEngine::new());
     let latency = |batch| Duration::from_millis(900) * batch;

@@ -53,7 +53,7 @@ class Options(TypedDict, total=False):
     #: What its accuracy is measured with, and what that is called where its figures are shown.
     labelled_set: Any
     set_name: str
-    #: Make it the default version.
+    #: Make it the default version: at once where it is measured at once, in a cluster once it is measured, if that is waited for.
     promote: bool
     #: So many seconds at most for measuring each model, 60 where nothing is said; None is as long as it takes. What is known
     #: coarsely then is measured again by itself.
@@ -139,7 +139,7 @@ def _register(core: Core, wanted: Wanted, folder: Path) -> Operation[List[Regist
     if wanted.wait:
         for at, known in enumerate(registered):
             if not known.measured:
-                registered[at] = yield from _measured(core, known)
+                registered[at] = yield from _promoted(core, wanted, (yield from _measured(core, known)))
     return registered
 
 
@@ -322,6 +322,14 @@ def _measured(core: Core, known: Registered) -> Operation[Registered]:
             why = left[0].get("unavailable") or "no executor that could has taken it up; is one running?"
             raise NotMeasured(f"{known.name} is registered, but nobody measures {left[0]['name']}: {why}")
         yield Pause(LOOK)
+
+
+def _promoted(core: Core, wanted: Wanted, known: Registered) -> Operation[Registered]:
+    """A cluster keeps a later version a candidate while no node has measured it, so it is asked again once one has."""
+    if known.default or not wanted.promote:
+        return known
+    yield from _catalog.promote(core, known.task, known.name, known.version, False, who())
+    return Registered.of(known.task, {**known.raw, "default": True})
 
 
 class NotMeasured(ModellessError):

@@ -164,7 +164,8 @@ impl Worker {
         if needs <= cut.width || needs <= cut.next.unwrap_or(0) {
             return;
         }
-        if cut.settled > now || self.load_of(device, needs) > ROOM {
+        // What hangs would keep the new lanes from being opened, and would have them given up again.
+        if cut.settled > now || self.load_of(device, needs) > ROOM || self.is_held_up(now, device) {
             return;
         }
         self.residency.cut_mut(device).needed = now;

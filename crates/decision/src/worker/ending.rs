@@ -13,7 +13,7 @@ use modelless_types::{DeviceIx, Nearest, Refusal, Time};
 impl Worker {
     pub(super) fn done(&mut self, now: Time, id: BatchId, outcome: Outcome) {
         let starved = matches!(outcome, Outcome::Failed { failure: Failure::Memory, .. });
-        let shared = starved && self.shared_memory(now, id);
+        let shared = starved && self.note_starved(now, id);
         let Some(lane) = self.all_lanes_mut().find(|lane| lane.holds(id)) else { return };
         let died = matches!(outcome, Outcome::Failed { failure, .. } if failure.died());
         let device = lane.device;
@@ -61,9 +61,9 @@ impl Worker {
         self.residency.released(now, device, batch.variant, &mut self.actions);
     }
 
-    /// Whether another lane runs a batch of the same process, or found no memory either since this one began: then any of them may have
-    /// taken what the others lacked.
-    fn shared_memory(&mut self, now: Time, id: BatchId) -> bool {
+    /// Notes that a lane's batch found no memory. Whether another lane runs a batch of the same process, or found none either since
+    /// this one began: then any of them may have taken what the others lacked.
+    fn note_starved(&mut self, now: Time, id: BatchId) -> bool {
         let Some(lane) = self.all_lanes().find(|lane| lane.holds(id)) else { return false };
         let Some((runner, since)) = lane.runs_since(id) else { return false };
         let ix = lane.ix;
@@ -74,8 +74,9 @@ impl Worker {
     }
 
     /// Each member of a failed batch is run again alone, once: after an error of the model among the others, unless
-    /// it was alone and so has its answer; after a crash in quarantine. Where a server did not answer, they are placed anew. Who found no memory alone on its lane,
-    /// but beside another lane of its process, is run in quarantine: there it has a process of its own, which may hold as much.
+    /// it was alone and so has its answer; after a crash in quarantine. Where a server did not answer, they are placed
+    /// anew. Who found no memory alone on its lane, but beside another lane of its process, is run in quarantine: there
+    /// it has a process of its own, which may hold as much.
     pub(super) fn rerun(&mut self, now: Time, device: DeviceIx, batch: &Batch, failure: Failure, why: &str) {
         let single = batch.members.len() == 1;
         for member in batch.members.iter().filter(|m| !m.gone) {

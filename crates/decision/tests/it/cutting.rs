@@ -213,6 +213,12 @@ fn what_hangs_while_lanes_are_to_be_wider_keeps_nobody_else_from_them() {
     world.pass(Micros::from_millis(500));
     let answered: Vec<u64> = world.answered.iter().map(|(key, _)| *key).collect();
     assert_eq!((answered, &world.cuts), (others, &Vec::new()));
+    // Nor are they cut for the next one who would need it, as long as it hangs.
+    world.pass(Micros::from_secs(3));
+    world.ask(&[WIDE], Micros::from_millis(20));
+    let next = world.ask(&[NARROW], FAR);
+    world.pass(Micros::from_millis(11));
+    assert_eq!(world.answered.last().map(|(key, _)| *key), Some(next), "the idle cores run it at once");
     // When it has ended after all, whoever needs wider lanes gets them.
     world.ends.insert((world.now, hung.0.1), hung.1);
     world.pass(FAR);
