@@ -314,18 +314,19 @@ def test_a_cluster_is_asked_to_promote_what_it_has_measured_and_not_before(serve
     variant = {"name": "m-fp32", "profiles": [profile], "measuring": [], "unavailable": None}
     told = {"versions": [{**MODEL, "task": "t", "variants": [variant]}]}
     server.others["GET /v1/models/t/m"] = reply(200, json.dumps(told))
+    candidate = {**MODEL, "default": False}
     kept = reply(201, json.dumps({"sha256": sha256, "bytes": 5}))
     promoted = reply(200, json.dumps({"name": "m", "default": MODEL["version"], "before": 1, "change": {}, "unknown": []}))
     with Client(server.url) as client:
-        server.replies = [kept, reply(202, json.dumps(MODEL)), promoted]
+        server.replies = [kept, reply(202, json.dumps(candidate)), promoted]
         (known,) = client.models.register(file, task="t", promote=True)
         assert known.default and known.measured
-        assert server.queries()[-1].path == "/v1/models/t/m/promote"
+        assert server.queries()[-1].target == "/v1/models/t/m/promote"
         assert json.loads(server.queries()[-1].body)["version"] == MODEL["version"]
-        server.replies = [kept, reply(202, json.dumps(MODEL))]
+        server.replies = [kept, reply(202, json.dumps(candidate))]
         (known,) = client.models.register(file, task="t")
         assert known.measured and not known.default, "nobody asked for it"
-        server.replies = [kept, reply(202, json.dumps(MODEL))]
+        server.replies = [kept, reply(202, json.dumps(candidate))]
         (known,) = client.models.register(file, task="t", promote=True, wait=False)
         assert not known.default
 
