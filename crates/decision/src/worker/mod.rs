@@ -52,6 +52,7 @@ mod load;
 mod machine;
 mod narrowing;
 mod needs;
+mod outgrown;
 mod place;
 mod pressure;
 mod quarantine;

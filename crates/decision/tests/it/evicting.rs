@@ -303,6 +303,32 @@ fn what_turns_out_too_large_makes_room_at_once_whatever_is_in_demand() {
 }
 
 #[test]
+fn what_processes_hold_beside_what_is_counted_follows_only_where_all_hold_too_much() {
+    let mut world = World::new(20, &[5, 5, 5]);
+    (0..3).for_each(|at| world.ask(&[at]));
+    world.pass(AGES);
+    let ids = |ids: &[u32]| ids.iter().map(|id| VariantId(*id)).collect::<Vec<_>>();
+    // Two variants in one process, one in another, and one that nobody knows.
+    let held =
+        |shared, alone| [(ids(&[0, 1]), Bytes(shared)), (ids(&[2]), Bytes(alone)), (ids(&[9]), Bytes(1))];
+    let outgrown = |world: &World, held: &[(Vec<VariantId>, Bytes)]| world.worker.outgrown(held, Bytes(20));
+    assert_eq!(outgrown(&world, &held(14, 5)), [], "20 are allowed");
+    let weighed = |id, memory| {
+        let (variant, memory) = (VariantId(id), Bytes(memory));
+        Event::Weighed { device: DEVICE, variant, memory }
+    };
+    assert_eq!(
+        outgrown(&world, &held(17, 4)),
+        [weighed(0, 12)],
+        "the first of a process, for all that is in it"
+    );
+    assert_eq!(outgrown(&world, &held(10, 16)), [weighed(2, 16)]);
+    assert_eq!(world.resident(), [0, 1, 2]);
+    world.feed(weighed(2, 16));
+    assert!(world.resident().len() < 3, "there is no room for all of them then");
+}
+
+#[test]
 fn one_large_model_may_take_the_whole_device_if_only_it_is_wanted() {
     let mut world = World::new(12, &[3, 3, 3, 12]);
     for at in 0..3 {
