@@ -144,6 +144,7 @@ impl From<StoreError> for ApiError {
         match error {
             StoreError::AlreadyExists { .. } => Self::new(StatusCode::CONFLICT, "already_exists", message),
             StoreError::RotatedBefore { .. } => Self::new(StatusCode::CONFLICT, "already_rotated", message),
+            StoreError::KeyEnded { .. } => Self::new(StatusCode::CONFLICT, "key_ended", message),
             StoreError::NotFound { .. } => Self::not_found("not_found", message),
             StoreError::InUse { .. }
             | StoreError::TooManyVariants { .. }
@@ -157,6 +158,7 @@ impl From<StoreError> for ApiError {
             StoreError::OverReserved { .. } => Self::new(StatusCode::CONFLICT, "over_reserved", message),
             StoreError::Full { .. } => Self::new(StatusCode::CONFLICT, "no_room", message),
             StoreError::InputDiffers { .. } => Self::new(StatusCode::CONFLICT, "input_differs", message),
+            StoreError::NoSuchInput { .. } => Self::new(StatusCode::CONFLICT, "no_such_input", message),
             StoreError::InputsMissing { .. } => Self::new(StatusCode::CONFLICT, "inputs_missing", message),
             StoreError::JobNotReceiving { .. } => {
                 Self::new(StatusCode::CONFLICT, "job_not_receiving", message)

@@ -372,8 +372,7 @@ impl Rotation {
         crate::check::number("time", self.both_until.0)?;
         ends_later(self.at, self.expires)?;
         if !old.valid(self.at) {
-            let why = format!("{} has ended; make a new key instead", old.secret.prefix);
-            return Err(Error::invalid("rotation", why));
+            return Err(Error::KeyEnded { key: old.secret.prefix.clone() });
         }
         if let Some(successor) = old.successor {
             let by = after.map_or_else(|| successor.to_string(), |after| after.secret.prefix.clone());

@@ -287,8 +287,8 @@ pub(crate) fn number(what: &'static str, value: u64) -> Result<()> {
 pub(crate) fn name(what: &'static str, name: &str) -> Result<()> {
     let why = if name.is_empty() {
         "its name is empty".to_owned()
-    } else if name.len() > NAME_MAX {
-        format!("its name is longer than {NAME_MAX} bytes")
+    } else if name.chars().count() > NAME_MAX {
+        format!("its name is longer than {NAME_MAX} characters")
     } else if name.chars().any(char::is_control) || name.trim() != name {
         format!("its name {name:?} has control characters or spaces at an end")
     } else {

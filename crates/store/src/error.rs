@@ -36,6 +36,22 @@ pub enum Error {
         /// How the one in its place begins.
         by: String,
     },
+    /// A key that opens nothing any more.
+    #[error("{key} has ended and cannot be rotated; make a new key instead")]
+    KeyEnded {
+        /// How it begins.
+        key: String,
+    },
+    /// A job has fewer inputs.
+    #[error("{job} has {inputs} inputs, numbered from 0, so there is no {at}")]
+    NoSuchInput {
+        /// Which.
+        job: JobId,
+        /// How many it has.
+        inputs: u32,
+        /// Which was given.
+        at: u32,
+    },
     /// It cannot go while something needs it.
     #[error("the {what} {name} is in use: {by}")]
     InUse {

@@ -1,6 +1,8 @@
 //! Offline jobs.
 
+use super::schemas::goals_without;
 use super::{Doc, path, query_parameter};
+use crate::goals::Goal;
 use crate::routes::{DEADLINE_MAX_S, INPUT_NAME_MAX, JOB_NAME_MAX, OUTPUTS, OUTPUTS_MAX};
 use modelless_store::{JOB_INPUTS_AT_ONCE, JOB_INPUTS_MAX};
 use modelless_types::JobState;
@@ -41,6 +43,9 @@ fn job() -> Value {
 }
 
 pub(crate) fn create() -> Doc {
+    let mut goals = goals_without(&[Goal::LatencyMs, Goal::Priority, Goal::Fallback]);
+    goals["type"] = json!(["object", "null"]);
+    goals["description"] = json!("As those of a query, but for `latency_ms`, `priority` and `fallback`.");
     let body = json!({
         "type": "object",
         "required": ["task", "inputs"],
@@ -49,8 +54,7 @@ pub(crate) fn create() -> Doc {
             "task": {"type": "string"},
             "inputs": {"type": "integer", "minimum": 1, "maximum": JOB_INPUTS_MAX, "description": "How many it will have."},
             "name": name(JOB_NAME_MAX),
-            "goals": {"type": ["object", "null"],
-                "description": "As those of a query, but for `latency_ms`, `priority` and `fallback`."},
+            "goals": goals,
             "deadline_s": {"type": ["integer", "null"], "minimum": 1, "maximum": DEADLINE_MAX_S,
                 "description": "In how many seconds it should be done."},
         },
@@ -86,18 +90,19 @@ pub(crate) fn show() -> Doc {
 }
 
 pub(crate) fn give() -> Doc {
-    let input = json!({
-        "type": "object",
-        "required": ["at"],
-        "additionalProperties": false,
-        "properties": {
+    let input = |with: &str, body: Value| {
+        let mut input = json!({"type": "object", "required": ["at", with], "additionalProperties": false, "properties": {
             "at": {"type": "integer", "minimum": 0, "maximum": JOB_INPUTS_MAX - 1, "description": "Its place, from 0."},
             "name": name(INPUT_NAME_MAX),
             "type": {"type": ["string", "null"], "description": "The content type that a query's body would have."},
-            "data": {"type": ["string", "null"], "contentEncoding": "base64", "description": "A query's body."},
-            "json": {"description": "Instead of `data`: the JSON body of a query."},
-        },
-    });
+        }});
+        input["properties"][with] = body;
+        input
+    };
+    let base64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$";
+    let data = json!({"type": "string", "pattern": base64, "contentEncoding": "base64", "description": "A query's body."});
+    let written = json!({"not": {"type": "null"}, "description": "The JSON body of a query."});
+    let input = json!({"oneOf": [input("data", data), input("json", written)]});
     let body = json!({
         "type": "object",
         "required": ["inputs"],

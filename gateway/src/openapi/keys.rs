@@ -1,5 +1,6 @@
 //! Keys and tenants.
 
+use super::schemas::name;
 use super::{Doc, path, query_parameter};
 use crate::goals::{COST_MAX_USD, LATENCY_MAX_MS, NAME_MAX};
 use crate::routes::{AUDIT_SHOWN, AUDIT_SHOWN_MAX, EXPIRY_MAX_S, OVERLAP_MAX_S, OVERLAP_S};
@@ -32,12 +33,6 @@ fn secret() -> Value {
 fn expires() -> Value {
     json!({"type": ["integer", "null"], "minimum": 1, "maximum": EXPIRY_MAX_S,
         "description": "Seconds until it ends by itself; without it only when it is revoked."})
-}
-
-fn name() -> Value {
-    // No control characters, and no blanks at an end.
-    let pattern = "^[^\\s\\x00-\\x1f\\x7f-\\x9f]([^\\x00-\\x1f\\x7f-\\x9f]*[^\\s\\x00-\\x1f\\x7f-\\x9f])?$";
-    json!({"type": "string", "minLength": 1, "maxLength": 200, "pattern": pattern})
 }
 
 /// Of what is made from now on.
@@ -99,7 +94,7 @@ pub(crate) fn rotate() -> Doc {
     });
     let answer = json!({"type": "object", "properties": {"old": key(), "new": key(), "secret": secret()}});
     Doc::new("rotateKey", "access", "Put a new key in the place of one")
-        .describe("A key is rotated once; after that this says 409 `already_rotated` and names the one in its place.")
+        .describe("A key is rotated once; after that this says 409 `already_rotated` and names the one in its place, and of one that has ended 409 `key_ended`.")
         .parameter(key_parameter())
         .json_body(true, &body)
         .answers(200, "Both, and the secret of the new one.", &answer)

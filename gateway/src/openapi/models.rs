@@ -1,6 +1,6 @@
 //! Models, variants and artefacts.
 
-use super::schemas::reference;
+use super::schemas::{name, reference};
 use super::{Doc, path, query_parameter, task_parameter};
 use serde_json::{Value, json};
 
@@ -103,11 +103,6 @@ pub(crate) fn register() -> Doc {
         .errors(&[400, 404, 409, 413, 415, 501, 503])
 }
 
-/// A name as the store takes it.
-fn by() -> Value {
-    json!({"type": "string", "maxLength": 200})
-}
-
 pub(crate) fn remove() -> Doc {
     let force = query_parameter(
         "force",
@@ -119,7 +114,7 @@ pub(crate) fn remove() -> Doc {
         "Which version; needed where there are several.",
         &json!({"type": "integer", "minimum": 0, "maximum": u32::MAX}),
     );
-    let by = query_parameter("by", "Who does it, for the history. Nothing proves it.", &by());
+    let by = query_parameter("by", "Who does it, for the history. Nothing proves it.", &name());
     let schema = json!({"type": "object", "properties": {"removed": {"type": "array"}}});
     Doc::new("removeModel", "models", "Remove a model")
         .parameter(task_parameter())

@@ -134,11 +134,14 @@ fn next() -> Value {
     }})
 }
 
+/// So many queries a second, or so many times as many as now.
+const RATE: &str = "^x?[0-9]{1,9}(\\.[0-9]{1,9})?$";
 const AS_IF: &str =
     "By the calls that a scheduler plans with, and sees to machines with, from what this gateway sees.";
 
 pub(crate) fn dry_run() -> Doc {
-    let demand = json!({"type": "string", "example": "fashion=x10"});
+    let one = format!("[^,]*={}", RATE.trim_matches(['^', '$']));
+    let demand = json!({"type": "string", "pattern": format!("^{one}(,{one})*$"), "example": "fashion=x10"});
     Doc::new("nextPlan", "fleet", "What would change if it were planned now, and why; nothing is changed")
         .parameter(query_parameter(
             "without",
@@ -158,7 +161,7 @@ pub(crate) fn dry_run() -> Doc {
 pub(crate) fn dry_run_with() -> Doc {
     let body = json!({"type": "object", "additionalProperties": false, "properties": {
         "without": {"type": ["string", "null"]},
-        "demand": {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": 100},
+        "demand": {"type": "object", "additionalProperties": {"type": "string", "pattern": RATE}, "maxProperties": 100},
         "pools": {"type": ["object", "null"], "required": ["busy", "pools"], "additionalProperties": false, "properties": {
             "budget": {"type": ["integer", "null"], "minimum": 0, "description": "Millionths of a dollar an hour."},
             "busy": {"type": "number", "minimum": 0.0001, "maximum": 1},

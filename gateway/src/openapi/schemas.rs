@@ -21,6 +21,20 @@ fn list(name: &str) -> Value {
     json!({"type": "array", "items": reference(name)})
 }
 
+/// A name as the store takes it: no control characters, and no blanks at an end.
+pub(super) fn name() -> Value {
+    let pattern = "^[^\\s\\x00-\\x1f\\x7f-\\x9f]([^\\x00-\\x1f\\x7f-\\x9f]*[^\\s\\x00-\\x1f\\x7f-\\x9f])?$";
+    json!({"type": "string", "minLength": 1, "maxLength": 200, "pattern": pattern})
+}
+
+/// Who does something, or nobody.
+pub(super) fn by(description: &str) -> Value {
+    let mut by = name();
+    by["type"] = json!(["string", "null"]);
+    by["description"] = json!(description);
+    by
+}
+
 /// An object whose answers hold at least these.
 pub(super) fn object(properties: Value, required: &[&str]) -> Value {
     let mut schema = json!({"type": "object", "required": required});
@@ -88,13 +102,18 @@ fn goals() -> Value {
     strict(Value::Object(properties), &[])
 }
 
-/// Goals that a task may set for all its queries, before it has models that could be pinned.
-fn defaults() -> Value {
+/// Goals, but for these.
+pub(super) fn goals_without(others: &[Goal]) -> Value {
     let mut goals = goals();
-    for other in [Goal::Model, Goal::Variant, Goal::Priority, Goal::Fallback] {
+    for other in others {
         goals["properties"][other.name()] = json!({"type": "null"});
     }
     goals
+}
+
+/// Goals that a task may set for all its queries, before it has models that could be pinned.
+fn defaults() -> Value {
+    goals_without(&[Goal::Model, Goal::Variant, Goal::Priority, Goal::Fallback])
 }
 
 fn enumeration(names: &[&str]) -> Value {
@@ -216,7 +235,8 @@ fn of_trials() -> Value {
     let text = || json!({"type": "string"});
     let number = || json!({"type": "number"});
     let count = || json!({"type": "integer", "minimum": 0});
-    json!({
+    let both = json!({"properties": {"shadow": {"const": true}, "promote_when_good": {"const": true}}, "required": ["shadow", "promote_when_good"]});
+    let mut all = json!({
         "Try": strict(json!({
             "model": text(),
             "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX},
@@ -225,7 +245,7 @@ fn of_trials() -> Value {
             "for_ms": {"type": "integer", "minimum": FOR_MS_LEAST, "maximum": FOR_MS_MAX, "default": FOR_MS, "description": "How long; with `promote_when_good` for how long at least."},
             "promote_when_good": {"type": "boolean", "default": false, "description": "It becomes the default once it is known to do no worse."},
             "force": {"type": "boolean", "default": false, "description": "Also where no node was measured with it yet, or where it would not be promoted since floors would be lost."},
-            "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
+            "by": by("Who does it, for the history. Nothing proves it."),
         }), &["model", "version", "share"]),
         "Trial": object(json!({
             "id": text(), "task": text_or_null(), "model": text(), "version": count(),
@@ -243,7 +263,9 @@ fn of_trials() -> Value {
             "answered": count(), "late": count(), "failed": count(), "unanswered": count(), "right": count(), "wrong": count(),
             "median_ms": number_or_null(), "p99_ms": number_or_null(),
         }), &["answered", "late", "failed", "unanswered", "right", "wrong"]),
-    })
+    });
+    all["Try"]["not"] = both; // copies say nothing of lateness
+    all
 }
 
 fn requests() -> Value {
@@ -290,7 +312,7 @@ fn requests() -> Value {
             "licence": {"type": "string", "description": "An SPDX expression where there is one."},
             "owner": {"type": "string", "description": "Whom to ask about it."},
             "promote": {"type": "boolean", "default": false, "description": "Make it the default version. The first of its name is in any case. A cluster keeps a later one as a candidate, whatever is said here: it is promoted by `POST /v1/models/{task}/{name}/promote` when a node was measured with it."},
-            "by": {"type": "string", "description": "Who registers it, for the history. Nothing proves it."},
+            "by": by("Who registers it, for the history. Nothing proves it."),
             "adapter": {"description": "How the task's input becomes tensors and tensors its output."},
             "space": {"type": "string", "description": "The output space of its vectors, where that is not the task's default."},
             "variants": {"type": "array", "minItems": 1, "items": reference("RegisterVariant")},
@@ -330,12 +352,12 @@ fn requests() -> Value {
         "Promote": strict(json!({
             "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX},
             "force": {"type": "boolean", "default": false, "description": "Also where no node was measured with it yet, or where it answers in another output space."},
-            "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
+            "by": by("Who does it, for the history. Nothing proves it."),
         }), &["version"]),
         "RollBack": strict(json!({
             "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX, "description": "What is taken for the default; where it is not, nothing is done."},
             "force": {"type": "boolean", "default": false, "description": "Also where no node was measured with the version before it."},
-            "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
+            "by": by("Who does it, for the history. Nothing proves it."),
         }), &[]),
         "ChangeTask": strict(
             json!({"live_accuracy": live_rule(None), "declared_accuracy": declared_rule(None), "cache": cache(None),
@@ -344,7 +366,7 @@ fn requests() -> Value {
         "Unflag": strict(json!({
             "reason": {"type": "string", "minLength": 1, "maxLength": 2_000, "description": "Why, for the history.",
                 "example": "the labels it was judged by were wrong"},
-            "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
+            "by": by("Who does it, for the history. Nothing proves it."),
         }), &["reason"]),
     })
 }

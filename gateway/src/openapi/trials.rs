@@ -1,6 +1,6 @@
 //! Versions on trial.
 
-use super::schemas::reference;
+use super::schemas::{name, reference};
 use super::{Doc, query_parameter, task_parameter};
 use crate::routes::{TRIALS_SHOWN, TRIALS_SHOWN_MAX};
 use serde_json::{Value, json};
@@ -37,10 +37,9 @@ pub(crate) fn show() -> Doc {
 }
 
 pub(crate) fn stop() -> Doc {
-    let by = json!({"type": "string", "maxLength": 200});
     Doc::new("stopTrial", "models", "Stop the trial of a task")
         .parameter(task_parameter())
-        .parameter(query_parameter("by", "Who does it, for the history. Nothing proves it.", &by))
+        .parameter(query_parameter("by", "Who does it, for the history. Nothing proves it.", &name()))
         .answers(200, "It ended. Nothing else changes.", &one(Value::Null))
         .errors(&[400, 404, 503])
 }

@@ -275,13 +275,10 @@ impl Ahead {
             let until = start + longest + bounds.fold(0.0, f64::max).min(longest * FAR);
             all.come(worker, now, until, &flows, serving);
         }
-        all.order.reserve_exact(all.kinds.iter().map(|kind| kind.groups.len()).sum());
         for (kind, known) in all.kinds.iter().enumerate() {
             known.gears.iter().for_each(|gear| all.gears[*gear].kinds.push(kind));
-            let next = |(at, group): (usize, &Group)| Next { kind, at, group: *group, each: known.each };
-            all.order.extend(known.groups.iter().enumerate().map(next));
         }
-        all.order.sort_by(|a, b| a.group.due.total_cmp(&b.group.due));
+        all.order = in_order(&all.kinds);
         all
     }
 
@@ -379,14 +376,44 @@ impl Ahead {
         play.ends()
     }
 
-    /// The same of those who are there already, if the first so many gave way.
-    pub(super) fn missed_without(&self, heads: usize, most: u32) -> u32 {
+    /// The same of those who are there already, if of those who are due then or later the first so many gave way.
+    pub(super) fn missed_without(&self, heads: usize, due: f64, most: u32) -> u32 {
+        let first = self.order.iter().find(|next| next.group.from <= 0.0);
+        if first.is_some_and(|first| first.group.due < due) {
+            // Somebody who waits at a gateway would be the first, and cannot give way here.
+            let (left, gone) = self.without(heads, due);
+            return left.play(Whom::There, most).ends().saturating_add(gone.saturating_mul(MISSED));
+        }
         let mut play = self.play(Whom::There, most);
         for _ in 0..heads {
             let Some(kind) = play.head(f64::INFINITY) else { break };
             play.gives_way(kind, 1);
         }
         play.ends()
+    }
+
+    /// What there is to play without the first so many who are there and are due then or later, and how many those are.
+    fn without(&self, heads: usize, due: f64) -> (Self, u32) {
+        let mut kinds = self.kinds.clone();
+        let (mut left, mut gone) = (size(heads), 0);
+        for Next { kind, at, group, .. } in &self.order {
+            if group.from <= 0.0 && group.due >= due {
+                let taken = group.count.min(left);
+                kinds[*kind].groups[*at].count -= taken;
+                kinds[*kind].waiting = kinds[*kind].waiting.saturating_sub(taken);
+                (left, gone) = (left - taken, gone + taken);
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        for kind in &mut kinds {
+            kind.groups.retain(|group| group.count > 0);
+        }
+        let order = in_order(&kinds);
+        let (gears, free, spare) = (self.gears.clone(), self.free.clone(), Cell::default());
+        let (largest, caution) = (self.largest, self.caution);
+        (Self { gears, kinds, order, free, largest, caution, spare }, gone)
     }
 
     fn play(&self, whom: Whom, most: u32) -> Play<'_> {
@@ -414,6 +441,17 @@ pub(super) enum Whom {
     There,
     /// And those who will probably come.
     AndToCome,
+}
+
+/// All groups as they are due.
+fn in_order(kinds: &[Kind]) -> Vec<Next> {
+    let mut order = Vec::with_capacity(kinds.iter().map(|kind| kind.groups.len()).sum());
+    for (kind, known) in kinds.iter().enumerate() {
+        let next = |(at, group): (usize, &Group)| Next { kind, at, group: *group, each: known.each };
+        order.extend(known.groups.iter().enumerate().map(next));
+    }
+    order.sort_by(|a, b| a.group.due.total_cmp(&b.group.due));
+    order
 }
 
 /// A number in at most a few parts, each with where it begins as a share of all.

@@ -414,15 +414,23 @@ impl<'a> Draw<'a> {
         if !may || !self.worker.config.foresight.gives_way || binding.batching != Batching::Deadline {
             return false;
         }
-        if binding.nobody_missed {
+        if binding.nobody_missed || (self.lane.running.is_none() && self.is_behind_gateways()) {
             return false;
         }
         let missed = self.ahead().missed(binding.variant, binding.members.len(), Whom::There, u32::MAX);
         if missed == 0 {
             return false;
         }
-        let fewer = |heads: &usize| self.ahead().missed_without(*heads, missed) < missed;
+        let due = slack(self.now, head);
+        let fewer = |heads: &usize| self.ahead().missed_without(*heads, due, missed) < missed;
         WITHOUT.iter().any(fewer)
+    }
+
+    /// Whether somebody who waits at a gateway is due before the head: on a free lane nothing could begin in its place before that one is here.
+    fn is_behind_gateways(&self) -> bool {
+        let expires = self.head.query.expires;
+        let served = |class: &Class| self.serving.iter().any(|v| admits(class, v));
+        self.worker.queue.demand(self.now).any(|(class, demand)| demand.first < expires && served(class))
     }
 
     /// Takes out those whose ceiling the batch would break; a smaller batch costs each more, so again until it holds.

@@ -296,6 +296,32 @@ fn who_is_due_first_gives_way_if_more_of_the_others_are_then_in_time() {
 }
 
 #[test]
+fn nobody_leaves_a_free_lane_to_those_who_wait_at_gateways() {
+    // They are due before all who are here, and they are too many.
+    for waiting in [0, 200] {
+        let mut world = World::new(Batching::Deadline, SHARED);
+        let class = query(0, world.now, [0].into_iter().collect(), FAR).class;
+        world.feed(Event::Demand { class, waiting, first: Some(world.now + Micros(12_000)) });
+        let mut told = Vec::new();
+        for key in 1..=8 {
+            told.extend(world.arrive(key, Micros(200_000)));
+        }
+        told.extend(world.pass(Micros(1_000)));
+        assert_eq!(refused(&told), [0; 0], "{waiting}: {told:?}");
+        assert!(members(&told).is_some(), "{waiting}: {told:?}");
+    }
+}
+
+#[test]
+fn who_is_due_first_here_gives_way_however_hopeless_others_wait_at_gateways() {
+    let mut world = pressed(Foresight::default(), &[]);
+    let class = query(0, world.now, [0].into_iter().collect(), FAR).class;
+    world.feed(Event::Demand { class, waiting: 3, first: Some(world.now + Micros(12_000)) });
+    let told = world.pass(Micros(9_000));
+    assert_eq!(refused(&told), [2], "{told:?}");
+}
+
+#[test]
 fn nobody_more_important_gives_way() {
     let mut world = pressed(Foresight::default(), &[(2, 1)]);
     let told = world.pass(Micros(9_000));

@@ -447,9 +447,9 @@ proptest! {
         let early = beside.asked - beside.in_time - (later.asked - later.in_time);
         prop_assert!(early <= 12 * u64::from(nodes), "{early} in the beginning: {beside:?}");
         let busy = world.busy_us;
-        // What it leaves the others have: devices are hardly ever idle while there is more to do.
+        // What it leaves the others have: devices are never idle while there is more to do.
         let until = 3_000_000 - begins_ms * 1_000;
-        prop_assert!(ratio(busy, until * u64::from(nodes)) >= 0.75, "{busy} of {until}");
+        prop_assert!(ratio(busy, until * u64::from(nodes)) >= 0.95, "{busy} of {until}");
     }
 
     /// Under a long overload each gets devices' time by its weight, as long as it asks for more than that.

@@ -72,8 +72,7 @@ impl Job {
         }
         let last = inputs.keys().next_back();
         let Some(beyond) = last.filter(|at| **at >= self.inputs) else { return Ok(()) };
-        let why = format!("{} has {} inputs, numbered from 0, so there is no {beyond}", self.id, self.inputs);
-        Err(Error::invalid("input", why))
+        Err(Error::NoSuchInput { job: self.id, inputs: self.inputs, at: *beyond })
     }
 
     /// Counts inputs that came to places where there was none, if there is room for them beside the tenant's `others`.
