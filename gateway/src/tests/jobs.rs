@@ -220,7 +220,7 @@ async fn what_is_no_job_or_no_input_is_refused_by_name() {
     let large = json!({"at": 1, "type": "image/png", "data": STANDARD.encode([0; 3_000])});
     for (input, status, reason) in [
         (other, 409, "input_differs"),
-        (picture(20), 400, "malformed"),
+        (picture(20), 409, "no_such_input"),
         (json!({"at": 1}), 400, "malformed"),
         (json!({"at": 1, "data": "*"}), 400, "malformed"),
         (json!({"at": 1, "data": "aGVsbG8=", "json": {}}), 400, "malformed"),

@@ -101,7 +101,9 @@ async fn both_keys_are_valid_for_the_stated_time_after_a_rotation(backend: Backe
     let (old, _) = store.access().rotate_key(rotation(short.id, 5, 30)).await.unwrap();
     assert_eq!(old.expires, Some(UnixMicros(25)));
     store.access().revoke_key(new_one.id, UnixMicros(20)).await.unwrap();
-    refused(store.access().rotate_key(rotation(new_one.id, 6, 30)).await);
+    let ended =
+        store.access().rotate_key(rotation(new_one.id, 6, 30)).await.expect_err("it opens nothing any more");
+    assert!(matches!(ended, Error::KeyEnded { .. }), "{ended}");
 }
 
 async fn a_key_is_ended_once(backend: Backend) {

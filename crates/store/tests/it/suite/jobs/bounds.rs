@@ -50,7 +50,6 @@ async fn nonsense_is_refused(backend: Backend) {
     let many = vec![input(0); JOB_INPUTS_AT_ONCE + 1];
     refused(store.offline().add_job_inputs(job, many, ALL).await);
     for bad in [
-        input(3),
         JobInput { name: String::new(), ..input(0) },
         JobInput { name: "x".repeat(1_001), ..input(0) },
         JobInput { name: "a\nb".to_owned(), ..input(0) },
@@ -58,6 +57,8 @@ async fn nonsense_is_refused(backend: Backend) {
     ] {
         refused(store.offline().add_job_inputs(job, vec![bad], ALL).await);
     }
+    let beyond = store.offline().add_job_inputs(job, vec![input(3)], ALL).await.expect_err("it has three");
+    assert!(matches!(beyond, Error::NoSuchInput { inputs: 3, at: 3, .. }), "{beyond}");
     let too_many: Vec<u32> = (0..=1_000).collect();
     refused(store.offline().give_back_job_inputs(job, "a", too_many.clone()).await);
     refused(store.offline().give_back_job_inputs(job, "", vec![0]).await);
