@@ -215,16 +215,15 @@ fn install(engine: Engine) -> anyhow::Result<PathBuf> {
 /// Servers that may be reached, and files about them, by their `HOST:PORT`.
 pub(crate) type Servers = BTreeMap<String, ServerFiles>;
 
-/// All engines there are, to measure with; their runners are this program. None may take more than half of the machine's
-/// memory; all stand back by `nice`.
+/// All engines there are, to measure with; their runners are this program. None may take more than this; all stand back by `nice`.
 pub(crate) fn engine(
     library: PathBuf,
+    (memory, nice): (Bytes, u8),
     gpus: &[Gpu],
     servers: &Servers,
-    nice: u8,
 ) -> anyhow::Result<Arc<EngineSet>> {
     // It loads one model after another, and nobody waits.
-    set(&Ok(library), half_of_memory(), (false, !gpus.is_empty(), nice), servers).map(Arc::new)
+    set(&Ok(library), memory, (false, !gpus.is_empty(), nice), servers).map(Arc::new)
 }
 
 /// Engines to serve with: no runner may take more than there is for all of them.

@@ -169,7 +169,7 @@ async fn generate(options: &Options) -> anyhow::Result<()> {
 
 fn engine(options: &Options) -> anyhow::Result<Arc<dyn Engine>> {
     let library = engines::library(&options.library)?;
-    Ok(engines::engine(library, &node::hardware().gpus, &engines::Servers::new(), 0)?)
+    Ok(engines::engine(library, (half_of_memory(), 0), &node::hardware().gpus, &engines::Servers::new())?)
 }
 
 async fn make(

@@ -46,7 +46,7 @@ pub struct RegisterRequest {
     #[serde(default)]
     pub declared_accuracy: Option<f64>,
     /// So long at most measuring may take, in milliseconds, and the best that is known then; `null`: as long as it takes. A
-    /// cluster's nodes measure when they have nothing else to do, and without it.
+    /// cluster's nodes give each variant an equal share of it, and measure what is coarse then again when they have nothing else to do.
     #[serde(default = "usual_budget")]
     pub budget_ms: Option<u64>,
 }

@@ -41,11 +41,28 @@ impl Tally {
 /// Vectors with the class that each is known to be.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Nearest {
-    vectors: Vec<(Vec<f32>, usize)>,
+    known: Vec<Known>,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    vector: Vec<f32>,
+    class: usize,
+    /// How near the nearest other one is, and which.
+    nearest: Option<(f32, usize)>,
+}
+
+impl Known {
+    /// Of equally near ones the first counts.
+    fn meets(&mut self, other: usize, near: f32) {
+        if self.nearest.is_none_or(|(most, _)| near > most) {
+            self.nearest = Some((near, other));
+        }
+    }
 }
 
 impl Nearest {
-    /// One more. Only its direction counts.
+    /// One more, compared with all before it: what that takes grows with them, and is spent as they come. Only its direction counts.
     pub(crate) fn add(&mut self, mut vector: Vec<f32>, class: usize) {
         let length = dot(&vector, &vector).sqrt();
         if length > 0.0 {
@@ -53,28 +70,22 @@ impl Nearest {
                 *value /= length;
             }
         }
-        self.vectors.push((vector, class));
+        let at = self.known.len();
+        let mut one = Known { vector, class, nearest: None };
+        // In this order each meets the others from the first to the last.
+        for (before, other) in self.known.iter_mut().enumerate() {
+            let near = dot(&one.vector, &other.vector);
+            one.meets(before, near);
+            other.meets(at, near);
+        }
+        self.known.push(one);
     }
 
-    /// How often the nearest other one has the same class; of equally near ones the first counts.
+    /// How often the nearest other one has the same class.
     pub(crate) fn tally(&self) -> Tally {
         let mut tally = Tally::default();
-        let mut best: Vec<Option<(f32, usize)>> = vec![None; self.vectors.len()];
-        let mut nearer = |of: usize, other: usize, near: f32| {
-            if best[of].is_none_or(|(most, _)| near > most) {
-                best[of] = Some((near, other));
-            }
-        };
-        // In this order each meets the others from the first to the last.
-        for (at, (vector, _)) in self.vectors.iter().enumerate() {
-            for (before, (other, _)) in self.vectors[..at].iter().enumerate() {
-                let near = dot(vector, other);
-                nearer(at, before, near);
-                nearer(before, at, near);
-            }
-        }
-        for ((_, class), best) in self.vectors.iter().zip(best) {
-            tally.count(best.is_some_and(|(_, other)| self.vectors[other].1 == *class));
+        for Known { class, nearest, .. } in &self.known {
+            tally.count(nearest.is_some_and(|(_, other)| self.known[other].class == *class));
         }
         tally
     }

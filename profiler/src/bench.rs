@@ -370,12 +370,21 @@ impl Bench<'_> {
             }
             self.profiler.calm(self.source.name, &mut *report).await;
             report(self.source.name, Progress::Accuracy { done: compared, of: set.len() });
-            self.compare(set, items, &mut scratch, (&mut tally, &mut nearest)).await?;
+            let vectors = self.compare(set, items, &mut scratch, &mut tally).await?;
+            if !vectors.is_empty() {
+                // Each is compared with all before it, which is much work once they are many.
+                nearest = blocking(move || {
+                    for (vector, class) in vectors {
+                        nearest.add(vector, class);
+                    }
+                    nearest
+                })
+                .await?;
+            }
             compared += items.len();
         }
         if self.spec.dimension().is_some() {
-            let tallied = tokio::task::spawn_blocking(move || nearest.tally()).await;
-            tally = tallied.map_err(|error| Error::Cancelled(error.to_string()))?;
+            tally = nearest.tally();
         }
         report(self.source.name, Progress::Accuracy { done: compared, of: set.len() });
         let Profiler { device_class, command, .. } = self.profiler;
@@ -420,16 +429,17 @@ impl Bench<'_> {
         Ok(ran.map_err(|failure| self.failed(batch, failure))?.0)
     }
 
-    /// One batch of labelled items.
+    /// One batch of labelled items: counts right answers, and gives the vectors of those that have one.
     async fn compare(
         &self,
         set: &LabelledSet,
         items: &[usize],
         scratch: &mut Scratch,
-        (tally, nearest): (&mut Tally, &mut Nearest),
-    ) -> Result<(), Error> {
+        tally: &mut Tally,
+    ) -> Result<Vec<(Vec<f32>, usize)>, Error> {
         let (outputs, decoded) = self.answered(set, items, scratch).await?;
         let batch = u32::try_from(items.len()).unwrap_or(u32::MAX);
+        let mut vectors = Vec::new();
         for ((row, decoded), item) in (0..batch).zip(&decoded).zip(items) {
             let rows: Vec<&[u8]> =
                 (0..self.loaded.outputs.len()).map(|output| outputs.item(output, row)).collect();
@@ -437,14 +447,14 @@ impl Bench<'_> {
             if self.spec.dimension().is_some() {
                 let made = self.adapter.finish(Some(decoded), &rows, OutputParams::default());
                 if let Output::Vector(vector) = made.map_err(unusable)? {
-                    nearest.add(vector, set.class(*item));
+                    vectors.push((vector, set.class(*item)));
                 }
                 continue;
             }
             let class = self.adapter.class(&rows).map_err(unusable)?;
             tally.count(class == set.class(*item));
         }
-        Ok(())
+        Ok(vectors)
     }
 
     fn limit(&self) -> Duration {
@@ -458,6 +468,10 @@ impl Bench<'_> {
             Failure::Batch(source) => Error::Batch { variant, batch, source },
         }
     }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Error::Cancelled(error.to_string()))
 }
 
 fn declared(value: Accuracy, device_class: &str) -> AccuracyMeasure {

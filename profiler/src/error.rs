@@ -111,6 +111,14 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// A variant's artefact is none for the model.
+    #[error("the artefact of {variant:?} does not fit: {why}")]
+    Unfit {
+        /// The variant's name.
+        variant: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// An input cannot be written into a batch.
     #[error("an input cannot be prepared for {variant:?}: {source}")]
     Prepare {

@@ -35,23 +35,18 @@ impl ModelManifest {
         let tokenizer = self.tokenizer()?;
         for (number, variant) in self.variants.iter().enumerate() {
             let at = |why: String| self.fault_of(number, format!("{}: {why}", variant.file.display()));
-            match variant.engine {
-                Engine::Onnx | Engine::Openvino => {}
-                Engine::Torch => {
-                    torchscript(&variant.file, &self.adapter, task).map_err(at)?;
-                    continue;
+            if variant.engine == Engine::Remote {
+                if !variant.file.is_file() {
+                    return Err(at("there is no such file".to_owned()));
                 }
-                Engine::Remote => {
-                    if !variant.file.is_file() {
-                        return Err(at("there is no such file".to_owned()));
-                    }
-                    continue;
-                }
+                continue;
             }
-            let model = read(&variant.file).map_err(at)?;
-            let (inputs, outputs) = items(&model, &self.adapter, task).map_err(at)?;
-            bind(&self.adapter, task, tokenizer.as_ref(), (&inputs, &outputs))
-                .map_err(|error| self.unfit(&error))?;
+            let content = content(&variant.file).map_err(at)?;
+            let found = fits(variant.engine, &content, (&self.adapter, task, tokenizer.as_ref()));
+            found.map_err(|unfit| match unfit {
+                Unfit::File(why) => at(why),
+                Unfit::Adapter(error) => self.unfit(&error),
+            })?;
         }
         Ok(())
     }
@@ -70,6 +65,34 @@ impl ModelManifest {
     }
 }
 
+/// Why a file cannot be a variant of a model.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unfit {
+    /// It is none that its engine could run, or none for the task.
+    #[error("{0}")]
+    File(String),
+    /// The adapter says otherwise.
+    #[error(transparent)]
+    Adapter(SpecError),
+}
+
+/// Whether what a file holds fits adapter and task, as far as it says without being run. What lies at a server is not looked at.
+pub(crate) fn fits(
+    engine: Engine,
+    content: &[u8],
+    (adapter, task, tokenizer): (&AdapterSpec, &Task, Option<&Arc<Tokenizer>>),
+) -> Result<(), Unfit> {
+    match engine {
+        Engine::Onnx | Engine::Openvino => {
+            let model = parse(content).map_err(Unfit::File)?;
+            let (inputs, outputs) = items(&model, adapter, task).map_err(Unfit::File)?;
+            bind(adapter, task, tokenizer, (&inputs, &outputs)).map_err(Unfit::Adapter)
+        }
+        Engine::Torch => torchscript(content, adapter, task).map_err(Unfit::File),
+        Engine::Remote => Ok(()),
+    }
+}
+
 fn differing(labels: &[String], task: &Task) -> String {
     let known = &task.labels;
     let first = labels.iter().zip(known).position(|(own, known)| own != known);
@@ -81,8 +104,15 @@ fn differing(labels: &[String], task: &Task) -> String {
 }
 
 pub(crate) fn read(file: &Path) -> Result<OnnxModel, String> {
-    let content = fs::read(file).map_err(|error| format!("it cannot be read: {error}"))?;
-    let model = OnnxModel::read(&content).map_err(|why| format!("{why}; expected an ONNX model"))?;
+    parse(&content(file)?)
+}
+
+fn content(file: &Path) -> Result<Vec<u8>, String> {
+    fs::read(file).map_err(|error| format!("it cannot be read: {error}"))
+}
+
+fn parse(content: &[u8]) -> Result<OnnxModel, String> {
+    let model = OnnxModel::read(content).map_err(|why| format!("{why}; expected an ONNX model"))?;
     if model.opset.is_none_or(|version| version == 0) {
         return Err("it does not say which version of the operators (opset) it is made of; export it again"
             .to_owned());
@@ -95,9 +125,8 @@ pub(crate) fn read(file: &Path) -> Result<OnnxModel, String> {
 }
 
 /// TorchScript names no shapes, but how many tensors it takes and gives; which ones they are is told by their order.
-fn torchscript(file: &Path, adapter: &AdapterSpec, task: &Task) -> Result<(), String> {
-    let content = fs::read(file).map_err(|error| format!("it cannot be read: {error}"))?;
-    let model = TorchScript::read(&content).map_err(|why| format!("{why}; expected a TorchScript model"))?;
+fn torchscript(content: &[u8], adapter: &AdapterSpec, task: &Task) -> Result<(), String> {
+    let model = TorchScript::read(content).map_err(|why| format!("{why}; expected a TorchScript model"))?;
     let (given, wanted) = adapter.tensors(task);
     let signature = || {
         let argument = |input: &Argument| format!("{}: {}", input.name, input.kind);

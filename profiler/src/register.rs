@@ -6,14 +6,15 @@
 use crate::doubts::doubts;
 use crate::earlier::{self, Keys};
 use crate::error::Error;
+use crate::inspect;
 use crate::manifest::{ModelManifest, Package, TaskManifest};
 use crate::profile::{Profiler, Report, Subject};
 use crate::set::LabelledSet;
 use modelless_adapter::{AdapterSpec, Tokenizer};
 use modelless_decision::steady;
 use modelless_store::{
-    Artefacts, Evidence, NewModel, NewSpace, NewVariant, Registered, SetArtefact, Signed, SpaceKind, Store,
-    UnixMicros,
+    Artefacts, Catalog, Evidence, NewModel, NewSpace, NewVariant, Registered, SetArtefact, Signed, SpaceKind,
+    Store, UnixMicros,
 };
 use modelless_types::{
     Accuracy, AccuracyMeasure, Bytes, Model, Profile, Task, TenantId, Variant, VariantSettings,
@@ -23,7 +24,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 /// Accuracies known from elsewhere, by the name of the variant.
@@ -100,7 +101,7 @@ impl Registrar {
         (set, known): (Option<&LabelledSet>, &Known),
         report: Report<'_>,
     ) -> Result<Registered, Error> {
-        let fitting = Fitting::of(&*self.store, &self.artefacts, task, &model).await?;
+        let fitting = Fitting::of(&*self.store, &self.artefacts, (task, self.tenant), &model).await?;
         let variants = std::mem::take(&mut model.variants);
         let (since, count) = (Instant::now(), variants.len());
         let mut measured = Vec::with_capacity(count);
@@ -223,26 +224,30 @@ impl Registrar {
     }
 
     /// Stores a model of which nothing is measured yet. Whoever has the device for it measures it with what is given
-    /// here: see [`Registrar::evidence`] and [`Registrar::again`].
+    /// here, `within` such a time: see [`Registrar::evidence`] and [`Registrar::again`]. Whether it fits is asked of its files as far as
+    /// they say so without being run. A version of a model that has a default is none itself before it was measured: until then it could
+    /// not answer, and after it might turn out that it never can. That it is to be one is kept with it.
     pub async fn unmeasured(
         store: &dyn Store,
         artefacts: &Artefacts,
         (task, tenant): (&Task, TenantId),
         mut model: NewRegistration,
+        within: Option<Duration>,
     ) -> Result<Registered, Error> {
-        let fitting = Fitting::of(store, artefacts, task, &model).await?;
+        let fitting = Fitting::of(store, artefacts, (task, tenant), &model).await?;
+        let promote = std::mem::take(&mut model.promote).then(|| model.by.who.clone());
+        let within_ms = within.map(|within| u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
         let variants = std::mem::take(&mut model.variants);
         if let (None, None, Some(first)) = (&model.set, model.declared, variants.first()) {
             return Err(Error::NoAccuracy(first.name.clone()));
         }
         let mut new = Vec::with_capacity(variants.len());
         for variant in variants {
-            let (artefacts, sha256) = (artefacts.clone(), variant.artefact.clone());
-            let (_, bytes) = blocking(move || open(&artefacts, &sha256)).await?;
+            let bytes = looked_into(artefacts, &variant, (&model.adapter, task, &fitting)).await?;
             new.push(variant.stored(bytes, Vec::new()));
         }
         let (model, evidence) = model.stored(task, tenant, (fitting, new));
-        Ok(store.register_with(model, evidence).await?)
+        Ok(store.register_with(model, Evidence { within_ms, promote, ..evidence }).await?)
     }
 
     /// What a model was registered with to be measured: its labelled set, read from the artefacts that are here, and how
@@ -340,13 +345,16 @@ impl Fitting {
     async fn of(
         store: &dyn Store,
         artefacts: &Artefacts,
-        task: &Task,
+        (task, tenant): (&Task, TenantId),
         model: &NewRegistration,
     ) -> Result<Self, Error> {
-        let NewRegistration { name, adapter, space, .. } = model;
+        let NewRegistration { name, version, adapter, space, variants, .. } = model;
         let notation = adapter.to_json();
         let notation = notation.map_err(|source| Error::Adapter { model: name.clone(), source })?;
-        let space = self::space(store, task, name, (space.clone(), adapter)).await?;
+        let catalog = store.catalog().await?;
+        let space = self::space(&catalog, task, name, (space.clone(), adapter))?;
+        let names: Vec<&str> = variants.iter().map(|variant| &*variant.name).collect();
+        catalog.could_take((task.id, tenant), (name, *version), space.as_ref(), &names)?;
         Ok(Self { adapter: notation, space, tokenizer: tokenizer(artefacts, name, adapter).await? })
     }
 }
@@ -375,7 +383,7 @@ impl NewRegistration {
             adapter,
             variants,
         };
-        (model, Evidence { set, declared })
+        (model, Evidence { set, declared, ..Evidence::default() })
     }
 }
 
@@ -413,8 +421,8 @@ async fn tokenizer(
 
 /// Vectors of different spaces must never be compared, so a model says whose it gives; that of the task's default has to
 /// have its length. Labels and tensors have the task's space.
-async fn space(
-    store: &dyn Store,
+fn space(
+    catalog: &Catalog,
     task: &Task,
     model: &str,
     (wanted, adapter): (Option<String>, &AdapterSpec),
@@ -428,7 +436,6 @@ async fn space(
             }),
         };
     };
-    let catalog = store.catalog().await?;
     let default = catalog.spaces.iter().find(|space| space.id == task.default_space);
     let name = wanted.or_else(|| default.map(|space| space.name.clone()));
     let name = name.ok_or_else(|| Error::Space {
@@ -436,6 +443,26 @@ async fn space(
         why: "its task has no output space".to_owned(),
     })?;
     Ok(Some(NewSpace { name, kind: SpaceKind::Embedding { dimension } }))
+}
+
+/// How large a variant's artefact is, if what it says of itself fits.
+async fn looked_into(
+    artefacts: &Artefacts,
+    variant: &NewRegistrationVariant,
+    (adapter, task, fitting): (&AdapterSpec, &Task, &Fitting),
+) -> Result<Bytes, Error> {
+    let NewRegistrationVariant { name, settings, artefact } = variant.clone();
+    let (artefacts, adapter, task) = (artefacts.clone(), adapter.clone(), task.clone());
+    let tokenizer = fitting.tokenizer.clone();
+    let look = move || {
+        let (mut file, bytes) = open(&artefacts, &artefact)?;
+        let mut content = Vec::new();
+        file.read_to_end(&mut content).map_err(|source| Error::Read { path: artefact.into(), source })?;
+        let found = inspect::fits(settings.engine, &content, (&adapter, &task, tokenizer.as_ref()));
+        found.map_err(|unfit| Error::Unfit { variant: name, why: unfit.to_string() })?;
+        Ok(bytes)
+    };
+    blocking(look).await
 }
 
 fn open(artefacts: &Artefacts, sha256: &str) -> Result<(File, Bytes), Error> {

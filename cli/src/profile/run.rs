@@ -8,6 +8,7 @@ use crate::out;
 use crate::plot::{self, Point};
 use crate::progress::{Phase, count};
 use crate::table::Table;
+use crate::up::half_of_memory;
 use anyhow::Context;
 use clap::Args;
 use modelless_decision::steady;
@@ -115,7 +116,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let library = engines::library(&options.library)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let All { measured, failed } = runtime.block_on(async {
-        let engine = engines::engine(library, &node::hardware().gpus, &engines::Servers::new(), 0)?;
+        let engine = engines::engine(
+            library,
+            (half_of_memory(), 0),
+            &node::hardware().gpus,
+            &engines::Servers::new(),
+        )?;
         let measured = measure(options, engine.clone()).await;
         engine.shutdown().await;
         measured

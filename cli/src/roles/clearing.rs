@@ -149,7 +149,7 @@ mod tests {
             variants: vec![variant],
         };
         let evidence = SetArtefact { name: "s".to_owned(), artefact: set.clone() };
-        let evidence = Evidence { set: Some(evidence), declared: None };
+        let evidence = Evidence { set: Some(evidence), ..Evidence::default() };
         let registered = store.register_with(new, evidence).await.unwrap();
         let cleared = clear(&store, &artefacts, Duration::ZERO).await.unwrap();
         assert_eq!(cleared, Cleared { artefacts: 1, bytes: 5 });

@@ -12,8 +12,11 @@
 //! the store, again and again, and once it has not said so for a while another takes it up.
 
 mod next;
+mod wishes;
 
 use self::next::{Rests, elsewhere_us, estimates, retry, to_do_again, waits};
+pub(crate) use self::wishes::is_measured_somewhere;
+use self::wishes::{Unwished, ripe};
 use super::tell;
 use crate::giving_way;
 use crate::profile::detail;
@@ -23,7 +26,7 @@ use modelless_adapter::AdapterSpec;
 use modelless_executor::{self as executor, Fetch};
 use modelless_live::{Live, Notice};
 use modelless_profiler::{Error, Progress};
-use modelless_store::{Catalog, Error as StoreError, Measuring, UnixMicros};
+use modelless_store::{Catalog, Error as StoreError, Measuring, Signed, UnixMicros};
 use modelless_types::{Model, Task, TenantId, Variant};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -68,6 +71,8 @@ struct Job {
     variant: Variant,
     /// It was measured before, and that is off, coarse or of an unsteady minute.
     again: bool,
+    /// How many variants its model has.
+    of: usize,
     /// How often it failed.
     attempts: u32,
 }
@@ -78,6 +83,7 @@ struct Known {
     /// The version of the catalogue in which nothing was left to do.
     settled: Option<u64>,
     rests: Rests,
+    unwished: Unwished,
 }
 
 /// How a job ended, if it did not go well.
@@ -135,7 +141,7 @@ impl Measurer {
     }
 
     /// Takes up the next variant that nobody measures.
-    async fn next(&self, Known { settled, rests }: &mut Known) -> Result<Option<Job>, StoreError> {
+    async fn next(&self, Known { settled, rests, unwished }: &mut Known) -> Result<Option<Job>, StoreError> {
         let store = &*self.registry.store;
         if *settled == Some(store.catalog_version().await?) {
             return Ok(None);
@@ -145,6 +151,7 @@ impl Measurer {
         let status = self.node.status().borrow().clone();
         if !self.only_again {
             self.assume(&catalog, &status).await?;
+            self.promote(&catalog, unwished).await?;
         }
         let mut left = false;
         let fresh = self.fresh(&catalog);
@@ -170,14 +177,30 @@ impl Measurer {
                 model: model.clone(),
                 variant: variant.clone(),
                 again,
+                of: catalog.variants_of(model.id).count(),
                 attempts: before.map_or(0, |before| before.attempts),
             };
+            // Another node may have stored it just now.
+            if !again && self.has_been_measured(&catalog, variant).await? {
+                continue;
+            }
             if self.claim(&job, "taken up", HOLD, None).await? {
                 return Ok(Some(job));
             }
         }
         *settled = (!left).then_some(catalog.version);
         Ok(None)
+    }
+
+    /// Whether a variant was measured here since the catalogue was read.
+    async fn has_been_measured(&self, read: &Catalog, variant: &Variant) -> Result<bool, StoreError> {
+        let store = &*self.registry.store;
+        if store.catalog_version().await? == read.version {
+            return Ok(false);
+        }
+        let now = store.catalog().await?;
+        let known = now.variants.iter().find(|known| known.id == variant.id);
+        Ok(known.is_none_or(|known| is_measured(known, self.class())))
     }
 
     /// What was never measured here. The quickest first: the sooner one is measured, the sooner the others can be estimated.
@@ -210,6 +233,40 @@ impl Measurer {
             self.node.catalog_changed();
         }
         Ok(())
+    }
+
+    /// Makes versions the default that were to be it once they are measured. Looked for whenever the catalogue has changed, so that it
+    /// happens too where the node that measured the last variant was gone right after.
+    async fn promote(&self, catalog: &Catalog, unwished: &mut Unwished) -> Result<(), StoreError> {
+        unwished.keep(catalog);
+        for model in ripe(catalog) {
+            if unwished.holds(model.id) {
+                continue;
+            }
+            let Some(who) = self.registry.store.evidence(model.id).await?.promote else {
+                unwished.add(model.id);
+                continue;
+            };
+            match self.registry.store.promote(model.id, Signed { who, at: now() }).await {
+                Ok(_) => tracing::info!(
+                    model = model.name,
+                    version = model.version,
+                    "it is measured, and the default now"
+                ),
+                Err(StoreError::NotFound { .. }) => continue, // removed
+                Err(error) => return Err(error),
+            }
+            self.told().await;
+        }
+        Ok(())
+    }
+
+    /// Tells others that the catalogue changed.
+    async fn told(&self) {
+        self.node.catalog_changed();
+        if let Ok(version) = within(self.registry.store.catalog_version()).await {
+            tell(&*self.live, Notice::Catalog { version }).await;
+        }
     }
 
     /// Whether it is this node's now.
@@ -259,10 +316,7 @@ impl Measurer {
         let told = match ended {
             Ok(()) => {
                 tracing::info!(variant, class = self.class(), "measured a variant");
-                self.node.catalog_changed();
-                if let Ok(version) = within(self.registry.store.catalog_version()).await {
-                    tell(&*self.live, Notice::Catalog { version }).await;
-                }
+                self.told().await;
                 return true;
             }
             Err(Ended::Failed(why)) => {
@@ -380,6 +434,9 @@ impl Measurer {
         let (busy, watched) = watch::channel(false);
         let put_off = put_off(watched.clone(), job.again.then_some(give_way_until));
         registrar.profiler = registrar.profiler.beside(watched);
+        if !job.again {
+            registrar.profiler = wishes::within(registrar.profiler, &evidence, job.of);
+        }
         let patience = if job.again { NEVER_BESIDE } else { give_way_until - Instant::now() };
         let mut report = |_: &str, progress: Progress| at(detail(progress));
         let measuring = async {

@@ -1,6 +1,7 @@
 //! What a gateway of a cluster does to register a model: checks what can be checked without running it and stores it.
 //! Nodes measure it and offer it then; see `measuring`.
 
+use super::measuring::is_measured_somewhere;
 use crate::up::admin::{admin, already, labelled, registration, task_of};
 use async_trait::async_trait;
 use modelless_gateway::{Admin, AdminError, RegisterRequest};
@@ -9,6 +10,7 @@ use modelless_store::{Artefacts, Registered, Store};
 use modelless_types::{Engine, TenantId};
 use modelless_wire::NodeStatus;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// The nodes that this gateway is connected to.
@@ -45,24 +47,32 @@ impl Registering {
 
 #[async_trait]
 impl Admin for Registering {
-    /// A version of a model that has a default is none itself before a node has measured it: until then it could not answer, and after it
-    /// might turn out that it never can. Whoever wants it promoted does that then.
     async fn register(&self, tenant: TenantId, request: RegisterRequest) -> Result<Registered, AdminError> {
-        let request = RegisterRequest { promote: false, ..request };
         let nodes = self.nodes.now();
         for variant in &request.variants {
             somebody_runs(&nodes, variant.engine).map_err(AdminError::Unavailable)?;
         }
-        if let Some(there) = already(&*self.store, tenant, &request).await? {
+        // What is there and not measured is promoted once it is, if that was wanted when it came.
+        let known = RegisterRequest { promote: false, ..request.clone() };
+        if let Some(there) = already(&*self.store, tenant, &known).await? {
+            if request.promote && there.variants.iter().all(is_measured_somewhere) {
+                return already(&*self.store, tenant, &request).await?.ok_or_else(gone);
+            }
             return Ok(there);
         }
         let task = task_of(&*self.store, tenant, &request).await?;
         // Read whole, so that a set which nobody can use is refused here and not at every node.
         labelled(&self.artefacts, &task, &request).await.map_err(not_here)?;
+        let within = request.budget_ms.map(Duration::from_millis);
         let model = registration(request)?;
-        let registered = Registrar::unmeasured(&*self.store, &self.artefacts, (&task, tenant), model);
+        let registered = Registrar::unmeasured(&*self.store, &self.artefacts, (&task, tenant), model, within);
         registered.await.map_err(admin).map_err(not_here)
     }
+}
+
+/// Somebody removed it just now.
+fn gone() -> AdminError {
+    AdminError::Invalid("it was removed while it was registered again; register it once more".to_owned())
 }
 
 /// Why nobody could measure a variant of this engine.

@@ -1,5 +1,6 @@
 //! What the gateway asks to register models: measures them in runners of their own, beside what serves.
 
+use super::{half_of_memory, left_of_memory};
 use crate::engines;
 use crate::giving_way;
 use crate::profile::detail;
@@ -206,8 +207,11 @@ impl Registry {
         command: &str,
         (beside, tenant): (Beside, TenantId),
     ) -> anyhow::Result<(Registrar, Arc<dyn Engine>)> {
-        let nice = if beside == Beside::Serving { BEHIND } else { 0 };
-        let engine: Arc<dyn Engine> = engines::engine(self.library.clone(), &self.gpus, &self.servers, nice)?;
+        let room = match beside {
+            Beside::Serving => (left_of_memory(), BEHIND),
+            Beside::Nothing => (half_of_memory(), 0),
+        };
+        let engine: Arc<dyn Engine> = engines::engine(self.library.clone(), room, &self.gpus, &self.servers)?;
         let profiler =
             Profiler::new(Arc::clone(&engine), Config::default(), self.device_class.as_str(), command);
         let (store, artefacts) = (Arc::clone(&self.store), self.artefacts.clone());
@@ -443,6 +447,7 @@ pub(crate) fn admin(error: Error) -> AdminError {
         | Error::Item { .. }
         | Error::Adapter { .. }
         | Error::Space { .. }
+        | Error::Unfit { .. }
         | Error::Prepare { .. }
         | Error::Output { .. }
         | Error::Dump { .. }

@@ -258,6 +258,16 @@ pub(crate) fn half_of_memory() -> Bytes {
     half(modelless_executor::node::hardware().memory)
 }
 
+/// What measuring may take beside what serves, which may grow meanwhile: most of what is free now, and never more than half of the machine.
+pub(crate) fn left_of_memory() -> Bytes {
+    left(half_of_memory(), modelless_executor::node::free_memory())
+}
+
+fn left(half: Bytes, free: Option<Bytes>) -> Bytes {
+    let most = free.map_or(half, |free| Bytes(free.0 / 4 * 3));
+    half.min(most).max(LEAST_MEMORY)
+}
+
 /// The other half is for everything else; where nothing is known, something small.
 fn half(memory: Bytes) -> Bytes {
     match memory {

@@ -22,6 +22,9 @@ const DOCUMENT_MAX: usize = 16 << 20;
 const CAUSE_MAX: usize = 2_000;
 
 pub(crate) fn evidence(new: &Evidence) -> Result<()> {
+    if let Some(who) = new.promote.as_deref().filter(|who| !who.is_empty()) {
+        name("who", who)?;
+    }
     let Some(set) = &new.set else { return Ok(()) };
     name("labelled set", &set.name)?;
     sha256("labelled set", &set.artefact)

@@ -230,6 +230,10 @@ pub struct Evidence {
     pub set: Option<SetArtefact>,
     /// How accurate its owner says it is.
     pub declared: Option<Accuracy>,
+    /// So long at most measuring all of them for the first time may take, in milliseconds; `None`: as long as it takes.
+    pub within_ms: Option<u64>,
+    /// Who wants it to be the default once all of them are measured, in their own words.
+    pub promote: Option<String>,
 }
 
 /// A labelled set among the artefacts.
@@ -319,6 +323,34 @@ impl Catalog {
             }
         }
         last.into_values().map(|model| model.id).collect()
+    }
+
+    /// Whether a model with variants of these names could be stored in a task of somebody's, as far as what is there says: said before
+    /// minutes are spent on measuring it.
+    pub fn could_take(
+        &self,
+        (task, tenant): (TaskId, TenantId),
+        (name, version): (&str, u32),
+        space: Option<&NewSpace>,
+        variants: &[&str],
+    ) -> Result<()> {
+        let same = |known: &Model| (known.tenant, &*known.name, known.version) == (tenant, name, version);
+        if self.models_of(task).any(same) {
+            return Err(Error::exists("model", format!("{name} version {version}")));
+        }
+        let mut names = BTreeSet::new();
+        let there = self.models_of(task).flat_map(|model| self.variants_of(model.id));
+        names.extend(there.map(|variant| &*variant.name));
+        if let Some(taken) = variants.iter().find(|name| !names.insert(**name)) {
+            return Err(Error::exists("variant", *taken));
+        }
+        let known = |new: &NewSpace| {
+            self.spaces.iter().find(|space| space.tenant == tenant && space.name == new.name)
+        };
+        match space.and_then(|new| Some((known(new)?, new))) {
+            Some((known, new)) => crate::check::same_space(known, new),
+            None => Ok(()),
+        }
     }
 
     /// The variants of a model.

@@ -68,7 +68,7 @@ pub fn slug(name: &str) -> String {
     words.join("-")
 }
 
-fn read(root: &Path, path: &str) -> String {
+pub(super) fn read(root: &Path, path: &str) -> String {
     fs::read_to_string(root.join(path)).unwrap_or_default()
 }
 
@@ -97,26 +97,62 @@ fn memory(root: &Path) -> Bytes {
 }
 
 fn total_memory(meminfo: &str) -> Option<u64> {
-    field(meminfo, "MemTotal")?.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    memory_field(meminfo, "MemTotal")
+}
+
+pub(super) fn memory_field(meminfo: &str, name: &str) -> Option<u64> {
+    field(meminfo, name)?.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// Of this process's control group and of every one that it lies in. `max` and the like are no numbers.
 fn limits(root: &Path) -> Vec<u64> {
+    let limit = |group: &MemoryGroup| number(&group.folder.join(group.files().limit));
+    memory_groups(root).iter().filter_map(limit).collect()
+}
+
+/// A folder of a control group that may bound memory.
+pub(super) struct MemoryGroup {
+    pub(super) folder: PathBuf,
+    unified: bool,
+}
+
+/// What is told there, and under which name the files are counted in `memory.stat` that are only kept while there is room.
+pub(super) struct MemoryFiles {
+    pub(super) limit: &'static str,
+    pub(super) used: &'static str,
+    pub(super) given_back: &'static str,
+}
+
+impl MemoryGroup {
+    pub(super) fn files(&self) -> MemoryFiles {
+        if self.unified {
+            MemoryFiles { limit: "memory.max", used: "memory.current", given_back: "inactive_file" }
+        } else {
+            let (limit, used) = ("memory.limit_in_bytes", "memory.usage_in_bytes");
+            MemoryFiles { limit, used, given_back: "total_inactive_file" }
+        }
+    }
+}
+
+pub(super) fn number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// Those of this process's control group and of every one that it lies in.
+pub(super) fn memory_groups(root: &Path) -> Vec<MemoryGroup> {
     let mut found = Vec::new();
     for line in read(root, "proc/self/cgroup").lines() {
         // `0::PATH` is the unified hierarchy, `N:memory:PATH` the older one.
         let mut parts = line.splitn(3, ':').skip(1);
-        let (folder, file) = match parts.next() {
-            Some("") => ("sys/fs/cgroup", "memory.max"),
-            Some(kinds) if kinds.split(',').any(|kind| kind == "memory") => {
-                ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
-            }
+        let (folder, unified) = match parts.next() {
+            Some("") => ("sys/fs/cgroup", true),
+            Some(kinds) if kinds.split(',').any(|kind| kind == "memory") => ("sys/fs/cgroup/memory", false),
             Some(_) | None => continue,
         };
         // In a container the path may be that of the machine outside; its root is what is here then.
         let own = parts.next().unwrap_or_default().trim_start_matches('/');
-        let folders = Path::new(own).ancestors().map(|path| root.join(folder).join(path).join(file));
-        found.extend(folders.filter_map(|path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()));
+        let folders = Path::new(own).ancestors().map(|path| root.join(folder).join(path));
+        found.extend(folders.map(|folder| MemoryGroup { folder, unified }));
     }
     found
 }

@@ -311,7 +311,7 @@ fn requests() -> Value {
             "architecture": text(),
             "licence": {"type": "string", "description": "An SPDX expression where there is one."},
             "owner": {"type": "string", "description": "Whom to ask about it."},
-            "promote": {"type": "boolean", "default": false, "description": "Make it the default version. The first of its name is in any case. A cluster keeps a later one as a candidate, whatever is said here: it is promoted by `POST /v1/models/{task}/{name}/promote` when a node was measured with it."},
+            "promote": {"type": "boolean", "default": false, "description": "Make it the default version. The first of its name is in any case. A cluster keeps a later one as a candidate until its nodes have measured all of its variants, and makes it the default then."},
             "by": by("Who registers it, for the history. Nothing proves it."),
             "adapter": {"description": "How the task's input becomes tensors and tensors its output."},
             "space": {"type": "string", "description": "The output space of its vectors, where that is not the task's default."},

@@ -7,7 +7,9 @@ use modelless_profiler::{
 };
 use modelless_store::{SetArtefact, Store as _};
 use modelless_testkit::{TempDir, temp_dir};
-use modelless_types::{DType, Profile, Provenance, TenantId, TensorSpec, VariantId, VariantSettings};
+use modelless_types::{
+    DType, Engine as Kind, Profile, Provenance, TenantId, TensorSpec, VariantId, VariantSettings,
+};
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -148,38 +150,67 @@ async fn what_is_stored_unmeasured_is_measured_later_with_the_set_it_came_with()
     let artefacts = &registrar.artefacts;
     let set = artefacts.put(&set.pack().unwrap()[..]).unwrap().sha256;
     let model = artefacts.put(&b"not looked at by a fake"[..]).unwrap().sha256;
+    // What lies at a server cannot be looked into.
+    let settings = |engine| VariantSettings { engine, ..package.models[0].variants[0].settings() };
     let new = |set: Option<&str>, artefact: &str| NewRegistration {
         name: "echo".to_owned(),
         version: 1,
         architecture: String::new(),
         licence: String::new(),
         owner: String::new(),
-        promote: false,
-        by: modelless_store::Signed::default(),
+        promote: true,
+        by: modelless_store::Signed { who: "Ada".to_owned(), ..modelless_store::Signed::default() },
         space: None,
         adapter: package.models[0].adapter.clone(),
         declared: None,
         set: set.map(|set| SetArtefact { name: "four".to_owned(), artefact: set.to_owned() }),
         variants: vec![NewRegistrationVariant {
             name: "echo-fp32".to_owned(),
-            settings: package.models[0].variants[0].settings(),
+            settings: settings(Kind::Remote),
             artefact: artefact.to_owned(),
         }],
     };
-    let store =
-        async |new| Registrar::unmeasured(&*registrar.store, artefacts, (&task, registrar.tenant), new).await;
+    let within = Some(Duration::from_secs(9));
+    let store = async |new| {
+        Registrar::unmeasured(&*registrar.store, artefacts, (&task, registrar.tenant), new, within).await
+    };
     assert!(matches!(store(new(None, &model)).await, Err(Error::NoAccuracy(_))));
     assert!(store(new(Some(&set), &"ab".repeat(32))).await.is_err(), "its artefact is not here");
+    for engine in [Kind::Onnx, Kind::Openvino, Kind::Torch] {
+        let mut junk = new(Some(&set), &model);
+        junk.variants[0].settings = settings(engine);
+        let error = store(junk).await.unwrap_err();
+        assert!(matches!(error, Error::Unfit { .. }), "{error}");
+    }
+    assert!(registrar.store.catalog().await.unwrap().models.is_empty());
     let registered = store(new(Some(&set), &model)).await.unwrap();
     assert!(registered.variants[0].profiles.is_empty());
 
     let evidence = registrar.store.evidence(registered.model.id).await.unwrap();
+    assert_eq!((evidence.within_ms, evidence.promote.as_deref()), (Some(9_000), Some("Ada")));
     let (set, declared) = registrar.evidence(&task, &evidence).await.unwrap();
     let what = (&task, &registered.model, &registered.variants[0]);
     registrar.again(what, (set.as_ref(), declared), &mut |_, _| ()).await.unwrap();
     let catalog = registrar.store.catalog().await.unwrap();
     let accuracy = &catalog.variants[0].profile_on("cpu:fake:1").unwrap().accuracy;
     assert_eq!((accuracy.value.ppm(), accuracy.samples, accuracy.set.as_str()), (750_000, 4, "four"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_would_not_be_stored_is_not_measured() {
+    let engine = Arc::new(FakeEngine::new());
+    engine.behave(FIRST, echo());
+    let (registrar, _artefacts) = registrar(profiler(&engine));
+    let (folder, first) = package();
+    registrar.package(&first, &mut |_, _| ()).await.unwrap();
+    // Another model whose variant is called as one that is there.
+    write(folder.path(), "models/echo.toml", &MODEL.replace("name = \"echo\"", "name = \"other\""));
+    let mut second = Package::read(folder.path()).unwrap();
+    second.models[0].variants[0].name = "echo-fp32".to_owned();
+    let mut reports = 0;
+    let error = registrar.package(&second, &mut |_, _| reports += 1).await.unwrap_err().to_string();
+    assert!(error.contains("echo-fp32") && error.contains("exists"), "{error}");
+    assert_eq!(reports, 0, "it was measured all the same");
 }
 
 #[tokio::test(start_paused = true)]

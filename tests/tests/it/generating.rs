@@ -230,8 +230,11 @@ fn what_cannot_be_used_is_told_by_name_and_leaves_no_package() -> Result<()> {
     ensure!(unknown.contains("int3") && unknown.contains("int8-entropy"), "{unknown}");
     let missing = said(package.path(), &out, &["--variant", "mlp_s-int8"])?;
     ensure!(missing.contains("it has mlp_s-fp32"), "{missing}");
-    let slow = said(package.path(), &out, &["--time", "1", "--memory", "40MiB"])?;
-    ensure!(slow.contains("memory") || slow.contains("--time"), "{slow}");
+    let large = self::package("cnn_l")?;
+    let slow = said(large.path(), &out, &["--time", "1"])?;
+    ensure!(slow.contains("too-slow") && slow.contains("more than 1 s of a processor"), "{slow}");
+    let small = said(package.path(), &out, &["--memory", "40MiB"])?;
+    ensure!(small.contains("(--memory)") && !small.contains("too-slow"), "{small}");
     generated(package.path(), &out, &["--no-measure", "--only", "int8-dynamic"])?;
     Ok(())
 }

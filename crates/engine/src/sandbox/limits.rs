@@ -62,11 +62,19 @@ pub(super) fn of_others(memory: Bytes, space: u64, file: Bytes, cpu_seconds: u64
     ])
 }
 
+/// Who takes no notice of the signal that its time is over has so many seconds more.
+const CPU_GRACE_S: u64 = 2;
+
 fn set(wanted: &[(Resource, u64)]) -> State {
     for &(resource, value) in wanted {
         // Never more than it was started with.
-        let most = rustix::process::getrlimit(resource).maximum.map_or(value, |most| most.min(value));
-        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        let most = |wanted: u64| {
+            rustix::process::getrlimit(resource).maximum.map_or(wanted, |most| most.min(wanted))
+        };
+        // At the first bound of a processor's time there is a signal that says why, at the second one that says nothing.
+        let beyond =
+            if matches!(resource, Resource::Cpu) { value.saturating_add(CPU_GRACE_S) } else { value };
+        let limit = Rlimit { current: Some(most(value)), maximum: Some(most(beyond)) };
         if let Err(error) = rustix::process::setrlimit(resource, limit) {
             return State::Missing(format!("{resource:?} cannot be limited: {error}"));
         }

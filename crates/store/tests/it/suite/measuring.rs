@@ -32,13 +32,14 @@ async fn what_a_model_is_measured_with_is_kept_until_it_is_removed(backend: Back
     let store = backend.open().await;
     let fashion = store.create_task(task("fashion")).await.unwrap();
     let set = SetArtefact { name: "sample".to_owned(), artefact: "ab".repeat(32) };
-    let evidence = Evidence { set: Some(set), declared: Accuracy::from_ppm(900_000) };
+    let declared = Accuracy::from_ppm(900_000);
+    let evidence = Evidence { set: Some(set), declared, within_ms: Some(9), promote: Some("Ada".to_owned()) };
     let with = store.register_with(model(fashion.id, "m", &["v"]), evidence.clone()).await.unwrap();
     let without = store.register_model(model(fashion.id, "n", &["w"])).await.unwrap();
     assert_eq!(store.evidence(with.model.id).await.unwrap(), evidence);
     assert_eq!(store.evidence(without.model.id).await.unwrap(), Evidence::default());
     let wrong = SetArtefact { name: "sample".to_owned(), artefact: "../etc".to_owned() };
-    let wrong = Evidence { set: Some(wrong), declared: None };
+    let wrong = Evidence { set: Some(wrong), ..Evidence::default() };
     refused(store.register_with(model(fashion.id, "o", &["x"]), wrong).await);
     store.claim_measuring(by("one", with.variants[0].id, 10), UnixMicros(1)).await.unwrap();
     store.remove_model(with.model.id, false, Signed::default()).await.unwrap();
