@@ -9,6 +9,7 @@ use crate::profile;
 use crate::progress::{Phase, count};
 use crate::table::Table;
 use crate::up::{half_of_memory, size};
+use crate::way::Budget;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use modelless_engine::{Engine, default_engines_dir};
@@ -79,12 +80,17 @@ pub(crate) struct Options {
     /// Widths of smaller inputs, for pictures. Otherwise about five and six sevenths of the model's.
     #[arg(long, value_name = "PIXELS", value_delimiter = ',')]
     size: Vec<u32>,
-    /// The version that the package gives the model; its variants are then named after it, beside those of others.
+    /// The version that the package gives the model; its variants are then named after it, beside those of others. Otherwise the model's
+    /// own, or with --register the next one where the server has that.
     #[arg(long, value_name = "N")]
     version: Option<u32>,
     /// Leave measuring out: only make them.
     #[arg(long)]
     no_measure: bool,
+    /// So long at most for measuring all of them, such as 60s, and the best that is known then; at a server, with --register, that
+    /// long again. Otherwise as long as it takes, and at a server a minute.
+    #[arg(long, value_name = "TIME", value_parser = Budget::parse)]
+    budget: Option<Budget>,
     /// Measure what was measured before, too. Otherwise figures of the last 24 hours stand, if program and engine are the same.
     #[arg(long, conflicts_with = "no_measure")]
     again: bool,
@@ -100,6 +106,9 @@ pub(crate) struct Options {
     /// Send the package to a server then, as `modelless model register` does.
     #[arg(long, conflicts_with = "no_measure")]
     register: bool,
+    /// Make the version that is sent the default one, as `modelless model register --promote` does.
+    #[arg(long, requires = "register")]
+    promote: bool,
     #[command(flatten)]
     server: Server,
     #[command(flatten)]
@@ -164,7 +173,11 @@ async fn generate(options: &Options) -> anyhow::Result<()> {
         let folder = request.out.display();
         out::line(format!("\nwritten to {folder}; to serve them: modelless model register {folder}"))?;
     }
-    if options.register { client::model::register_folder(&request.out, &options.server) } else { Ok(()) }
+    if options.register {
+        let how = (options.promote, options.budget.unwrap_or_default());
+        client::model::register_folder(&request.out, how, &options.server)?;
+    }
+    Ok(())
 }
 
 fn engine(options: &Options) -> anyhow::Result<Arc<dyn Engine>> {
@@ -180,9 +193,14 @@ async fn make(
 ) -> anyhow::Result<(Generated, Measured)> {
     let class = node::device_class(&node::hardware());
     let command = format!("modelless variant generate {}", options.package.display());
-    let profiler = engine.map(|engine| Profiler::new(engine, Config::default(), class, command));
+    let within = options.budget.and_then(|budget| budget.0);
+    let profiler =
+        engine.map(|engine| Profiler::new(engine, Config::default(), class, command).within(within));
     let mut phase = Phase::start("making variants");
-    let told = &mut |Step { what, done, of }: Step<'_>| phase.at(what, &format!("{done} of {of}"));
+    let told = &mut |Step { what, done, of }: Step<'_>| {
+        phase.share(done, of);
+        phase.at(what, &format!("{done} of {of}"));
+    };
     let generated = request.run(tools, profiler.as_ref(), told).await?;
     let made = generated.pieces.iter().filter(|piece| piece.outcome == Outcome::Made);
     let there = made.clone().filter(|piece| piece.reused).count();
@@ -200,7 +218,18 @@ async fn measure(
     (profiler, again): (&Profiler, bool),
 ) -> anyhow::Result<Measured> {
     let mut phase = Phase::start("measuring");
-    let report: Report<'_> = &mut |name: &str, progress| phase.at(name, &profile::detail(progress));
+    let (mut at, mut done) = (0, 0);
+    let number = generated.entries.len();
+    let report: Report<'_> = &mut |name: &str, progress| {
+        let named = generated.entries.iter().position(|entry| entry.name == name).unwrap_or(at);
+        if named != at {
+            (at, done) = (named, 0);
+        }
+        done = profile::permille(progress, done);
+        let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        phase.share(count(at) * 1_000 + done, count(number) * 1_000);
+        phase.at(name, &format!("({} of {number}) {}", at + 1, profile::detail(progress)));
+    };
     let measured = generate::measure(request, generated, (profiler, again), report).await?;
     phase.done(&format!(
         "{} measured on {}",
@@ -234,6 +263,7 @@ async fn request(options: &Options) -> anyhow::Result<Request> {
         None => Calibration::Part(options.calibration),
     };
     let parent = generate::parent_of(&model, options.variant.as_deref())?;
+    let version = version(options, &manifest.name, &model)?;
     let own = || PathBuf::from(format!("{}-variants", model.name));
     Ok(Request {
         parent,
@@ -243,7 +273,7 @@ async fn request(options: &Options) -> anyhow::Result<Request> {
         out: options.out.clone().unwrap_or_else(own),
         recipes,
         widths: options.size.clone(),
-        version: options.version.unwrap_or(model.version),
+        version,
         limits: Limits {
             // Not by its path: that may have been replaced by a newer version meanwhile.
             enter: vec![OsString::from("/proc/self/exe"), OsString::from("boxed")],
@@ -253,6 +283,17 @@ async fn request(options: &Options) -> anyhow::Result<Request> {
         },
         model,
     })
+}
+
+/// Asked of the server before anything is made.
+fn version(options: &Options, task: &str, model: &ModelManifest) -> anyhow::Result<u32> {
+    match options.version {
+        Some(version) => Ok(version),
+        None if options.register => {
+            client::model::free_version(&options.server, task, &model.name, model.version)
+        }
+        None => Ok(model.version),
+    }
 }
 
 fn recipes(only: &[String]) -> anyhow::Result<Vec<String>> {

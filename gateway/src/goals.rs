@@ -232,7 +232,7 @@ impl Given {
 }
 
 fn name(text: &str) -> Option<String> {
-    (!text.is_empty() && text.len() <= NAME_MAX).then(|| text.to_owned())
+    (!text.is_empty() && text.chars().count() <= NAME_MAX).then(|| text.to_owned())
 }
 
 fn once<T: PartialEq>(goal: Goal, place: &mut Option<T>, value: T) -> Result<(), ApiError> {

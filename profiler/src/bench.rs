@@ -44,6 +44,8 @@ pub(crate) struct Bench<'a> {
     pub(crate) declared: Option<Accuracy>,
     /// When its budget is over.
     pub(crate) until: Option<Instant>,
+    /// For how long its profiler had waited for others when it began: what it waits since is added to all times.
+    pub(crate) paused: Duration,
 }
 
 /// Some inputs, raw and decoded.
@@ -251,7 +253,7 @@ impl Bench<'_> {
     }
 
     fn bounds(&self, times: &Times, until: Option<Instant>) -> Bounds {
-        let left = |until: Instant| until.saturating_duration_since(Instant::now()).as_secs_f64() * 1e6;
+        let left = |until: Instant| self.left(until).as_secs_f64() * 1e6;
         Bounds {
             max_batch: self.source.settings.max_batch,
             fixed: self.loaded.fixed_batch,
@@ -291,7 +293,7 @@ impl Bench<'_> {
                 effort.warm_up = 1;
             }
             if let Some(until) = until {
-                let share = until.saturating_duration_since(Instant::now()) / SERIES_SHARE;
+                let share = self.left(until) / SERIES_SHARE;
                 let share = u64::try_from(share.as_millis()).unwrap_or(u64::MAX);
                 effort.at_most_ms = effort.at_most_ms.min(share);
                 effort.warm_up = 1;
@@ -365,7 +367,7 @@ impl Bench<'_> {
         let order = order(set.len(), until.is_some());
         let mut compared = 0;
         for items in order.chunks(size) {
-            if compared > 0 && until.is_some_and(|until| Instant::now() >= until) {
+            if compared > 0 && until.is_some_and(|until| self.left(until).is_zero()) {
                 break;
             }
             self.profiler.calm(self.source.name, &mut *report).await;
@@ -455,6 +457,12 @@ impl Bench<'_> {
             tally.count(class == set.class(*item));
         }
         Ok(vectors)
+    }
+
+    /// How long it is until a moment, which pauses put off.
+    fn left(&self, until: Instant) -> Duration {
+        let paused = self.profiler.paused().saturating_sub(self.paused);
+        (until + paused).saturating_duration_since(Instant::now())
     }
 
     fn limit(&self) -> Duration {

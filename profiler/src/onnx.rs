@@ -5,6 +5,7 @@
 //! skipped, not read. It believes nothing: whether the model runs is for the engine to find out.
 
 use modelless_types::DType;
+use std::collections::BTreeSet;
 
 /// A tensor as a model declares it, batch axis included. `None` is an open axis.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,6 +33,9 @@ pub struct OnnxModel {
     pub external: bool,
 }
 
+/// No model has more inputs, outputs or weights; a file that was made to take memory or time might.
+const MOST: usize = 100_000;
+
 impl OnnxModel {
     /// Reads a file's content; says what is wrong with it.
     pub fn read(file: &[u8]) -> Result<Self, String> {
@@ -42,7 +46,7 @@ impl OnnxModel {
             producer: String::new(),
             external: false,
         };
-        let (mut graph, mut weights) = (None, Vec::new());
+        let (mut graph, mut weights) = (None, BTreeSet::new());
         for field in fields(file) {
             match field? {
                 (2, Value::Bytes(name)) => model.producer = text(name)?,
@@ -60,12 +64,15 @@ impl OnnxModel {
             match field? {
                 (5, Value::Bytes(tensor)) => {
                     let (name, external) = weight(tensor)?;
-                    weights.push(name);
+                    weights.insert(name);
                     model.external |= external;
                 }
                 (11, Value::Bytes(value)) => model.inputs.push(declared(value)?),
                 (12, Value::Bytes(value)) => model.outputs.push(declared(value)?),
                 _ => {}
+            }
+            if model.inputs.len().max(model.outputs.len()).max(weights.len()) > MOST {
+                return Err(format!("it has more than {MOST} inputs, outputs or weights"));
             }
         }
         // Older exporters list the weights among the inputs.

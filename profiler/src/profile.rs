@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::IoSliceMut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
@@ -112,6 +112,8 @@ pub struct Profiler {
     pub(crate) host: Host,
     /// The whole budget, of which `config` may have a share.
     whole_ms: Option<u64>,
+    /// Microseconds that it has waited for what goes first, which no budget is spent on.
+    paused: Arc<AtomicU64>,
 }
 
 impl Profiler {
@@ -126,7 +128,8 @@ impl Profiler {
         // From the far end, so that what is measured is never taken for what serves under a number of the store.
         let next = Arc::new(AtomicU32::new(u32::MAX));
         let (versions, host, whole_ms) = (Arc::default(), Host::of_this_machine(), config.budget_ms);
-        Self { engine, config, device_class, command, next, versions, busy: None, host, whole_ms }
+        let paused = Arc::default();
+        Self { engine, config, device_class, command, next, versions, busy: None, host, whole_ms, paused }
     }
 
     /// How it measures.
@@ -211,6 +214,7 @@ impl Profiler {
         report: Report<'_>,
     ) -> Result<Bench<'a>, Error> {
         let until = self.config.budget_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+        let paused = self.paused();
         let Subject { name, task, adapter: spec, settings, artefact, tokenizer, declared } = subject;
         let unfit = |source| Error::Adapter { model: name.to_owned(), source };
         let preparation = spec.preparation(task, tokenizer.as_ref()).map_err(unfit)?;
@@ -237,7 +241,7 @@ impl Profiler {
                 return Err(unfit(error));
             }
         };
-        Ok(Bench { profiler: self, source, task, spec, adapter, loaded, load_cold, declared, until })
+        Ok(Bench { profiler: self, source, task, spec, adapter, loaded, load_cold, declared, until, paused })
     }
 
     /// Loads it once with nothing of its file in memory, and lets it go. `None` where that makes no difference, the file
@@ -296,8 +300,16 @@ impl Profiler {
         if *busy.borrow() {
             report(name, Progress::Paused);
         }
+        let since = Instant::now();
         // Whoever said so is gone: then nothing goes first any more.
         let _ = busy.wait_for(|busy| !*busy).await;
+        let waited = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.paused.fetch_add(waited, Ordering::Relaxed);
+    }
+
+    /// For how long it has waited so, since it was made.
+    pub(crate) fn paused(&self) -> Duration {
+        Duration::from_micros(self.paused.load(Ordering::Relaxed))
     }
 
     /// Version of the library that runs variants of a kind, asked for once.

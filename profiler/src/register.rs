@@ -17,7 +17,7 @@ use modelless_store::{
     Store, UnixMicros,
 };
 use modelless_types::{
-    Accuracy, AccuracyMeasure, Bytes, Model, Profile, Task, TenantId, Variant, VariantSettings,
+    Accuracy, AccuracyMeasure, Bytes, Engine, Model, Profile, Task, TenantId, Variant, VariantSettings,
 };
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -445,7 +445,11 @@ fn space(
     Ok(Some(NewSpace { name, kind: SpaceKind::Embedding { dimension } }))
 }
 
-/// How large a variant's artefact is, if what it says of itself fits.
+/// What somebody else sent is only looked into up to so many bytes: they are read whole into the memory of whoever takes it in.
+const LOOKED_INTO: u64 = 256 << 20;
+
+/// How large a variant's artefact is, if what it says of itself fits, as far as that is looked at here: of ONNX, whose weights are passed over.
+/// TorchScript would have to be unpacked, which is for whoever has a box for it; so is what is very large.
 async fn looked_into(
     artefacts: &Artefacts,
     variant: &NewRegistrationVariant,
@@ -456,6 +460,10 @@ async fn looked_into(
     let tokenizer = fitting.tokenizer.clone();
     let look = move || {
         let (mut file, bytes) = open(&artefacts, &artefact)?;
+        let looked_into = matches!(settings.engine, Engine::Onnx | Engine::Openvino);
+        if !looked_into || bytes.0 > LOOKED_INTO {
+            return Ok(bytes);
+        }
         let mut content = Vec::new();
         file.read_to_end(&mut content).map_err(|source| Error::Read { path: artefact.into(), source })?;
         let found = inspect::fits(settings.engine, &content, (&adapter, &task, tokenizer.as_ref()));

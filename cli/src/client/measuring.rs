@@ -81,8 +81,8 @@ fn stands(version: &Value) -> Stands {
     };
     if let Some((of, one)) = all().find(failed) {
         return Stands::Failed(format!(
-            "{} is registered but could not be measured at node {} ({}): {}. It is tried again now and then; `modelless \
-             model remove` takes it away",
+            "{} is registered but could not be measured at node {} ({}): {}. It is tried again now and then. Mend it and register it \
+             again, or take it away with `modelless model remove`",
             text(of, "name"),
             text(one, "node"),
             text(one, "device_class"),

@@ -61,16 +61,15 @@ pub(crate) struct Register {
     /// What that set is called where its figures are shown. Otherwise its file's name.
     #[arg(long, requires = "set")]
     set_name: Option<String>,
-    /// Make it the default version, so that it answers queries that pin nothing. The first version of a name is in any
-    /// case; later ones are candidates until they are promoted.
+    /// Make it the default version, so that it answers queries that pin nothing: in a cluster once its nodes have measured it. The first
+    /// version of a name is in any case; later ones are candidates until they are promoted.
     #[arg(long)]
     promote: bool,
     /// Whom to ask about it, in place of what the manifest says.
     #[arg(long)]
     owner: Option<String>,
     /// So long at most for measuring, all models together, such as 60s, and the best that is known then; it is measured again
-    /// while nothing is asked. Or none, for as long as it takes. Nodes of a cluster measure when they have nothing else to do,
-    /// and without it.
+    /// while nothing is asked. Or none, for as long as it takes.
     #[arg(long, value_name = "TIME", default_value = way::USUAL, value_parser = Budget::parse)]
     budget: Budget,
     /// Do not wait until the nodes of a cluster have measured it. `modelless model show` tells how far they are.
@@ -355,17 +354,41 @@ fn wanted(options: &Register) -> anyhow::Result<Wanted> {
     Ok(Wanted { task, models: vec![model], set: own_set, manifest: None })
 }
 
+/// The version that a model would be given at a server: this one, or the one after the highest where it is there already.
+pub(crate) fn free_version(server: &Server, task: &str, name: &str, wanted: u32) -> anyhow::Result<u32> {
+    let path = format!("/v1/models/{}/{}", segment(task), segment(name));
+    let reply = server.api()?.get(&path)?;
+    if reply.status == StatusCode::NOT_FOUND {
+        return Ok(wanted);
+    }
+    let model = reply.ok()?.json()?;
+    Ok(free(list(&model, "versions").iter().filter_map(|version| version["version"].as_u64()), wanted))
+}
+
+fn free(known: impl Iterator<Item = u64>, wanted: u32) -> u32 {
+    let known: Vec<u64> = known.collect();
+    if !known.contains(&u64::from(wanted)) {
+        return wanted;
+    }
+    let highest = known.into_iter().max().unwrap_or_default();
+    u32::try_from(highest).map_or(u32::MAX, |highest| highest.saturating_add(1))
+}
+
 /// A package that was just made.
-pub(crate) fn register_folder(folder: &Path, server: &Server) -> anyhow::Result<()> {
+pub(crate) fn register_folder(
+    folder: &Path,
+    (promote, budget): (bool, Budget),
+    server: &Server,
+) -> anyhow::Result<()> {
     register(&Register {
         path: folder.to_owned(),
         task: None,
         file: FileOptions::default(),
         set: None,
         set_name: None,
-        promote: false,
+        promote,
         owner: None,
-        budget: Budget::default(),
+        budget,
         no_wait: false,
         server: server.clone(),
     })
@@ -502,4 +525,21 @@ fn sent(api: &Api, bytes: Bytes) -> anyhow::Result<String> {
     let reply = api.send(Method::PUT, "/v1/artefacts", Some("application/octet-stream"), bytes)?.ok()?;
     let answer = reply.json()?;
     answer["sha256"].as_str().map(str::to_owned).context("the server kept the artefact but did not say where")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_that_is_there_gives_way_to_the_one_after_the_highest() {
+        assert_eq!(free([].into_iter(), 1), 1);
+        assert_eq!(free([1, 2, 7].into_iter(), 1), 8);
+        assert_eq!(free([1, 2, 7].into_iter(), 3), 3, "it is free");
+        assert_eq!(
+            free([u64::from(u32::MAX)].into_iter(), u32::MAX),
+            u32::MAX,
+            "the server says that it is taken"
+        );
+    }
 }

@@ -15,8 +15,8 @@ mod next;
 mod wishes;
 
 use self::next::{Rests, elsewhere_us, estimates, retry, to_do_again, waits};
+use self::wishes::decided;
 pub(crate) use self::wishes::is_measured_somewhere;
-use self::wishes::{Unwished, ripe};
 use super::tell;
 use crate::giving_way;
 use crate::profile::detail;
@@ -26,7 +26,7 @@ use modelless_adapter::AdapterSpec;
 use modelless_executor::{self as executor, Fetch};
 use modelless_live::{Live, Notice};
 use modelless_profiler::{Error, Progress};
-use modelless_store::{Catalog, Error as StoreError, Measuring, Signed, UnixMicros};
+use modelless_store::{Catalog, Error as StoreError, Measuring, UnixMicros};
 use modelless_types::{Model, Task, TenantId, Variant};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -83,7 +83,6 @@ struct Known {
     /// The version of the catalogue in which nothing was left to do.
     settled: Option<u64>,
     rests: Rests,
-    unwished: Unwished,
 }
 
 /// How a job ended, if it did not go well.
@@ -141,7 +140,7 @@ impl Measurer {
     }
 
     /// Takes up the next variant that nobody measures.
-    async fn next(&self, Known { settled, rests, unwished }: &mut Known) -> Result<Option<Job>, StoreError> {
+    async fn next(&self, Known { settled, rests }: &mut Known) -> Result<Option<Job>, StoreError> {
         let store = &*self.registry.store;
         if *settled == Some(store.catalog_version().await?) {
             return Ok(None);
@@ -151,7 +150,7 @@ impl Measurer {
         let status = self.node.status().borrow().clone();
         if !self.only_again {
             self.assume(&catalog, &status).await?;
-            self.promote(&catalog, unwished).await?;
+            self.promote(&catalog).await?;
         }
         let mut left = false;
         let fresh = self.fresh(&catalog);
@@ -236,24 +235,19 @@ impl Measurer {
     }
 
     /// Makes versions the default that were to be it once they are measured. Looked for whenever the catalogue has changed, so that it
-    /// happens too where the node that measured the last variant was gone right after.
-    async fn promote(&self, catalog: &Catalog, unwished: &mut Unwished) -> Result<(), StoreError> {
-        unwished.keep(catalog);
-        for model in ripe(catalog) {
-            if unwished.holds(model.id) {
+    /// happens too where the node that measured the last variant was gone right after. Of several nodes that see to it one does.
+    async fn promote(&self, catalog: &Catalog) -> Result<(), StoreError> {
+        let store = &*self.registry.store;
+        for (model, wish) in decided(catalog, now()) {
+            if store.evidence(model.id).await?.promote.is_none() {
                 continue;
             }
-            let Some(who) = self.registry.store.evidence(model.id).await?.promote else {
-                unwished.add(model.id);
-                continue;
-            };
-            match self.registry.store.promote(model.id, Signed { who, at: now() }).await {
-                Ok(_) => tracing::info!(
-                    model = model.name,
-                    version = model.version,
-                    "it is measured, and the default now"
-                ),
-                Err(StoreError::NotFound { .. }) => continue, // removed
+            match store.wish(model.id, wish).await {
+                Ok(Some(_)) => {
+                    let (model, version) = (&model.name, model.version);
+                    tracing::info!(model, version, "it is measured, and the default now");
+                }
+                Ok(None) | Err(StoreError::NotFound { .. }) => {} // another saw to it, or it was removed
                 Err(error) => return Err(error),
             }
             self.told().await;

@@ -6,12 +6,12 @@ use crate::up::admin::{admin, already, labelled, registration, task_of};
 use async_trait::async_trait;
 use modelless_gateway::{Admin, AdminError, RegisterRequest};
 use modelless_profiler::Registrar;
-use modelless_store::{Artefacts, Registered, Store};
-use modelless_types::{Engine, TenantId};
+use modelless_store::{Artefacts, Catalog, Measuring, Registered, Signed, Store, UnixMicros, Wish};
+use modelless_types::{Engine, Model, ModelId, TenantId, Variant};
 use modelless_wire::NodeStatus;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-use tokio::sync::watch;
+use std::time::{Duration, SystemTime};
+use tokio::sync::{Semaphore, watch};
 
 /// The nodes that this gateway is connected to.
 #[derive(Clone, Default)]
@@ -37,11 +37,13 @@ pub(super) struct Registering {
     store: Arc<dyn Store>,
     artefacts: Artefacts,
     nodes: Joined,
+    /// Who may look into artefacts.
+    looks: Semaphore,
 }
 
 impl Registering {
     pub(super) fn new(store: Arc<dyn Store>, artefacts: Artefacts, nodes: Joined) -> Self {
-        Self { store, artefacts, nodes }
+        Self { store, artefacts, nodes, looks: Semaphore::new(1) }
     }
 }
 
@@ -52,22 +54,62 @@ impl Admin for Registering {
         for variant in &request.variants {
             somebody_runs(&nodes, variant.engine).map_err(AdminError::Unavailable)?;
         }
-        // What is there and not measured is promoted once it is, if that was wanted when it came.
+        // What is there and not measured yet is promoted once it is.
         let known = RegisterRequest { promote: false, ..request.clone() };
         if let Some(there) = already(&*self.store, tenant, &known).await? {
-            if request.promote && there.variants.iter().all(is_measured_somewhere) {
-                return already(&*self.store, tenant, &request).await?.ok_or_else(gone);
-            }
-            return Ok(there);
+            return match (request.promote, there.model.promoted) {
+                (false, _) => Ok(there),
+                (true, 0) => {
+                    self.store.wish(there.model.id, Wish::Made(request.by)).await?;
+                    Ok(there)
+                }
+                // It was the default before.
+                (true, _) => already(&*self.store, tenant, &request).await?.ok_or_else(gone),
+            };
+        }
+        if let Some(failed) = self.failed(tenant, &request).await? {
+            let by = Signed { who: request.by.clone(), at: UnixMicros::of(SystemTime::now()) };
+            self.store.remove_model(failed, true, by).await?;
+            tracing::info!(
+                model = request.name,
+                version = request.version,
+                "registered anew: no node could measure it as it was"
+            );
         }
         let task = task_of(&*self.store, tenant, &request).await?;
         // Read whole, so that a set which nobody can use is refused here and not at every node.
         labelled(&self.artefacts, &task, &request).await.map_err(not_here)?;
         let within = request.budget_ms.map(Duration::from_millis);
         let model = registration(request)?;
+        // Files are read whole to be looked into: not many of them at a time.
+        let _looks =
+            self.looks.acquire().await.map_err(|error| AdminError::Unavailable(error.to_string()))?;
         let registered = Registrar::unmeasured(&*self.store, &self.artefacts, (&task, tenant), model, within);
         registered.await.map_err(admin).map_err(not_here)
     }
+}
+
+impl Registering {
+    /// What stands under this name and version, if nodes tried to measure it and none could: it has never answered anything, and whoever
+    /// sends it again has mended it.
+    async fn failed(
+        &self,
+        tenant: TenantId,
+        request: &RegisterRequest,
+    ) -> Result<Option<ModelId>, AdminError> {
+        let catalog = self.store.catalog().await?;
+        let Some(task) = catalog.task_named(tenant, &request.task) else { return Ok(None) };
+        let named = |model: &&Model| model.name == request.name && model.version == request.version;
+        let Some(model) = catalog.models_of(task.id).find(named) else { return Ok(None) };
+        Ok(has_failed(&catalog, model.id, &self.store.measurings().await?).then_some(model.id))
+    }
+}
+
+fn has_failed(catalog: &Catalog, model: ModelId, measurings: &[Measuring]) -> bool {
+    let failed = |variant: &Variant| {
+        measurings.iter().any(|tried| tried.variant == variant.id && tried.failed.is_some())
+    };
+    !catalog.variants_of(model).any(is_measured_somewhere) && catalog.variants_of(model).any(failed)
 }
 
 /// Somebody removed it just now.
@@ -109,7 +151,7 @@ mod tests {
     use super::*;
     use modelless_decision::Moments;
     use modelless_decision::route::NodeInfo;
-    use modelless_types::{NodeId, PricePerHour};
+    use modelless_types::{Bytes, NodeId, PricePerHour, VariantId, VariantSettings};
     use modelless_wire::EngineStatus;
 
     fn node(name: &str, torch: Option<&str>) -> NodeStatus {
@@ -128,6 +170,41 @@ mod tests {
         let why = somebody_runs(&without, Engine::Torch).unwrap_err();
         assert!(why.contains("torch") && why.contains("one: libtorch is missing"), "{why}");
         assert!(somebody_runs(&[node("one", Some("no")), node("two", None)], Engine::Torch).is_ok());
+    }
+
+    #[test]
+    fn only_what_nodes_tried_and_none_could_measure_has_failed() {
+        let variant = |id: u32, measured: bool| Variant {
+            id: VariantId(id),
+            model: ModelId(1),
+            ordinal: 0,
+            name: format!("v{id}"),
+            settings: VariantSettings::new(Engine::Onnx, "fp32", 8),
+            artefact: "ab".repeat(32),
+            artefact_bytes: Bytes(1),
+            profiles: if measured {
+                vec![crate::client::profile::file::tests::entry("x").profile]
+            } else {
+                Vec::new()
+            },
+        };
+        let tried = |id: u32, failed: Option<&str>| Measuring {
+            variant: VariantId(id),
+            device_class: "cpu:a:1".to_owned(),
+            node: "one".to_owned(),
+            until: UnixMicros(100),
+            progress: String::new(),
+            failed: failed.map(str::to_owned),
+            attempts: 1,
+        };
+        let of = |variants: Vec<Variant>, tried: &[Measuring]| {
+            has_failed(&Catalog { variants, ..Catalog::default() }, ModelId(1), tried)
+        };
+        let two = || vec![variant(1, false), variant(2, false)];
+        assert!(of(two(), &[tried(1, None), tried(2, Some("no such operator"))]));
+        assert!(!of(two(), &[tried(1, None), tried(3, Some("another model's"))]), "it is being measured");
+        assert!(!of(vec![variant(1, true), variant(2, false)], &[tried(2, Some("broken"))]), "it can answer");
+        assert!(!of(two(), &[]));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::records::{
     NodeState, Plan, Registered, Replica, SavePlan, TaskChange, Transition, UnixMicros,
 };
 use crate::trials::Trials;
-use crate::versions::{Signed, VersionChange};
+use crate::versions::{Signed, VersionChange, Wish};
 use async_trait::async_trait;
 use modelless_types::{
     DeviceIx, ModelId, NodeId, PlanId, Profile, ReplicaId, Task, TaskId, Variant, VariantId,
@@ -70,6 +70,10 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Makes a model the default version of its name, and tells what it was before. One that is the default already
     /// stays it, and nothing is noted. Verdicts on what becomes it are counted anew: before, only those who tried it asked it.
     async fn promote(&self, model: ModelId, by: Signed) -> Result<VersionChange>;
+
+    /// What becomes of the wish that a version be the default once it is measured ([`Evidence::promote`]). What was changed by that; `None` where nobody
+    /// has the wish any longer, or it is the default already. Each wish is granted once: after that others may say what answers.
+    async fn wish(&self, model: ModelId, wish: Wish) -> Result<Option<VersionChange>>;
 
     /// Takes the default version back: the one that was the default before it is again. Refused if `model` is not the
     /// default (any more), so that two who do this at once go back one step and not two; and if there is none before it.

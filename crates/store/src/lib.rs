@@ -65,7 +65,7 @@ pub use records::{
 pub use sql::{SqlStore, open, open_postgres, open_sqlite};
 pub use trials::{EndTrial, NewTrial, TRIALS_AT_ONCE, TRIALS_KEPT, Trial, TrialEnded, Trials};
 pub use url::redact;
-pub use versions::{Signed, VersionAction, VersionChange};
+pub use versions::{Signed, VersionAction, VersionChange, Wish};
 
 /// Plans older than this many are forgotten when a new one is saved.
 pub const PLANS_KEPT: u64 = 1_000;

@@ -18,7 +18,7 @@ use crate::records::{
     NodeState, Plan, Registered, Replica, SavePlan, TaskChange, Tenant, Transition, UnixMicros,
 };
 use crate::trials::{Trial, Trials, ended};
-use crate::versions::{Signed, VersionAction, VersionChange};
+use crate::versions::{Signed, VersionAction, VersionChange, Wish};
 use crate::{MEASURED_KEPT, check};
 use async_trait::async_trait;
 use modelless_types::{
@@ -243,6 +243,7 @@ impl Store for MemStore {
                 state.catalog.models.push(model.clone());
             });
             let variants = state.add_variants(model.task, model.id, variants)?;
+            let evidence = if promote { Evidence { promote: None, ..evidence } } else { evidence };
             state.evidence.insert(model.id, evidence);
             Ok(Registered { model, variants })
         })
@@ -260,6 +261,10 @@ impl Store for MemStore {
     async fn promote(&self, id: ModelId, by: Signed) -> Result<VersionChange> {
         check::signed(&by)?;
         self.write(|state| state.promote(id, by))
+    }
+
+    async fn wish(&self, id: ModelId, wish: Wish) -> Result<Option<VersionChange>> {
+        self.write(|state| state.wish(id, wish))
     }
 
     async fn roll_back(&self, id: ModelId, by: Signed) -> Result<VersionChange> {

@@ -110,8 +110,8 @@ impl Policy {
             return refuse("models and variants are a task's; say for which task they are pinned");
         }
         for name in [&self.model, &self.variant].into_iter().flatten() {
-            if name.is_empty() || name.len() > NAME_MAX {
-                return refuse("a pinned model or variant needs a name of at most 200 bytes");
+            if name.is_empty() || name.chars().count() > NAME_MAX {
+                return refuse("a pinned model or variant needs a name of at most 200 characters");
             }
         }
         if let Owner::Tenant(_) = of.owner

@@ -232,7 +232,8 @@ pub struct Evidence {
     pub declared: Option<Accuracy>,
     /// So long at most measuring all of them for the first time may take, in milliseconds; `None`: as long as it takes.
     pub within_ms: Option<u64>,
-    /// Who wants it to be the default once all of them are measured, in their own words.
+    /// Who wants it to be the default once all of them are measured, in their own words; nobody of a version that is it when it is
+    /// registered.
     pub promote: Option<String>,
 }
 

@@ -13,6 +13,17 @@ pub struct Signed {
     pub at: UnixMicros,
 }
 
+/// What becomes of the wish that a version be the default once it is measured. Who promotes it otherwise has fulfilled it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Wish {
+    /// Somebody has it, in their own words; again, or for a version that was registered without.
+    Made(String),
+    /// It is measured: it is the default from then on, as whoever wished it.
+    Granted(UnixMicros),
+    /// A later version is the default, which is what was said last.
+    Overtaken,
+}
+
 /// What was done to a version of a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -116,20 +116,21 @@ pub(super) struct MemoryGroup {
     unified: bool,
 }
 
-/// What is told there, and under which name the files are counted in `memory.stat` that are only kept while there is room.
+/// What is told there, and under which names that is counted in `memory.stat` which is only kept while there is room.
 pub(super) struct MemoryFiles {
     pub(super) limit: &'static str,
     pub(super) used: &'static str,
-    pub(super) given_back: &'static str,
+    pub(super) given_back: &'static [&'static str],
 }
 
 impl MemoryGroup {
     pub(super) fn files(&self) -> MemoryFiles {
         if self.unified {
-            MemoryFiles { limit: "memory.max", used: "memory.current", given_back: "inactive_file" }
+            let given_back = &["inactive_file", "active_file", "slab_reclaimable"];
+            MemoryFiles { limit: "memory.max", used: "memory.current", given_back }
         } else {
             let (limit, used) = ("memory.limit_in_bytes", "memory.usage_in_bytes");
-            MemoryFiles { limit, used, given_back: "total_inactive_file" }
+            MemoryFiles { limit, used, given_back: &["total_inactive_file", "total_active_file"] }
         }
     }
 }

@@ -17,14 +17,18 @@ fn free(root: &Path) -> Option<Bytes> {
     machine.into_iter().chain(groups.iter().filter_map(left)).min().map(Bytes)
 }
 
-/// What a group is bound to, less what it holds but for files that are only kept while there is room.
+/// What a group is bound to, less what it holds but for what is only kept while there is room.
 fn left(group: &MemoryGroup) -> Option<u64> {
     let files = group.files();
     let limit = number(&group.folder.join(files.limit))?;
     let used = number(&group.folder.join(files.used))?;
     let stat = fs::read_to_string(group.folder.join("memory.stat")).unwrap_or_default();
-    let kept = stat.lines().find_map(|line| line.strip_prefix(files.given_back)?.trim().parse().ok());
-    Some(limit.saturating_sub(used.saturating_sub(kept.unwrap_or(0))))
+    let counted = |line: &str| {
+        let (name, bytes) = line.split_once(' ')?;
+        files.given_back.contains(&name).then(|| bytes.trim().parse::<u64>().ok())?
+    };
+    let kept: u64 = stat.lines().filter_map(counted).sum();
+    Some(limit.saturating_sub(used.saturating_sub(kept)))
 }
 
 #[cfg(test)]
@@ -50,7 +54,7 @@ mod tests {
         assert_eq!(free(root), Some(Bytes(9_000_000 << 10)), "nobody knows what it holds");
         put(root, "sys/fs/cgroup/a/memory.current", "4000\n");
         put(root, "sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 500\nactive_file 700\n");
-        assert_eq!(free(root), Some(Bytes(1_500)));
+        assert_eq!(free(root), Some(Bytes(2_200)));
         put(root, "sys/fs/cgroup/memory/outer/memory.limit_in_bytes", "3000\n");
         put(root, "sys/fs/cgroup/memory/outer/memory.usage_in_bytes", "3100\n");
         put(root, "sys/fs/cgroup/memory/outer/memory.stat", "inactive_file 1\ntotal_inactive_file 300\n");

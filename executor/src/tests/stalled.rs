@@ -7,7 +7,7 @@ use modelless_store::{
     Catalog, Event, Evidence, Feedback, FlagChange, Holder, LiveAccuracy, Measuring, MemStore, NewEvent,
     NewModel, NewNode, NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId, Registered,
     Replica, Result, SavePlan, Signed, StaleProfile, Store, TaskChange, Transition, UnixMicros, Verdict,
-    VersionChange,
+    VersionChange, Wish,
 };
 use modelless_types::{
     DeviceIx, Micros, ModelId, NodeId, Profile, QueryKey, Refusal, ReplicaId, Task, TaskId, Variant,
@@ -79,6 +79,9 @@ impl Store for Stalls {
     }
     async fn promote(&self, model: ModelId, by: Signed) -> Result<VersionChange> {
         self.here().await.promote(model, by).await
+    }
+    async fn wish(&self, model: ModelId, wish: Wish) -> Result<Option<VersionChange>> {
+        self.here().await.wish(model, wish).await
     }
     async fn roll_back(&self, model: ModelId, by: Signed) -> Result<VersionChange> {
         self.here().await.roll_back(model, by).await

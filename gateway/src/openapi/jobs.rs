@@ -96,6 +96,10 @@ pub(crate) fn give() -> Doc {
             "name": name(INPUT_NAME_MAX),
             "type": {"type": ["string", "null"], "description": "The content type that a query's body would have."},
         }});
+        // A null is as good as nothing.
+        for other in ["data", "json"] {
+            input["properties"][other] = json!({"type": "null"});
+        }
         input["properties"][with] = body;
         input
     };

@@ -30,7 +30,9 @@ pub(super) fn name() -> Value {
 /// Who does something, or nobody.
 pub(super) fn by(description: &str) -> Value {
     let mut by = name();
-    by["type"] = json!(["string", "null"]);
+    let pattern = by["pattern"].as_str().unwrap_or_default().trim_matches(['^', '$']);
+    by["pattern"] = json!(format!("^({pattern})?$"));
+    by["minLength"] = json!(0);
     by["description"] = json!(description);
     by
 }

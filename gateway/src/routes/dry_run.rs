@@ -130,7 +130,10 @@ enum Rate {
 
 impl Rate {
     fn parse(text: &str) -> Option<Self> {
-        let number = |text: &str| text.parse::<f64>().ok().filter(|rate| (0.0..=RATE_MAX).contains(rate));
+        let plain = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let number = |text: &str| {
+            Some(text).filter(plain)?.parse::<f64>().ok().filter(|rate| (0.0..=RATE_MAX).contains(rate))
+        };
         match text.strip_prefix('x') {
             Some(times) => number(times).map(Self::Times),
             None => number(text).map(Self::PerSecond),

@@ -10,13 +10,14 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
 use std::time::SystemTime;
+use tokio::time::Instant;
 
 /// What is known of variants, by their names.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Measured {
     /// Their profiles.
     pub profiles: BTreeMap<String, Profile>,
-    /// Those that could not be measured, and why: they stay, unmarked.
+    /// Those that could not be measured, and why: they are no part of what is registered, which would be refused with them.
     pub failed: BTreeMap<String, String>,
 }
 
@@ -32,7 +33,9 @@ pub async fn measure(
     fs::create_dir_all(&folder).map_err(at(&folder))?;
     let set = request.sets.accuracy.pack()?;
     let mut measured = Measured::default();
-    for entry in &generated.entries {
+    let since = Instant::now();
+    for (number, entry) in generated.entries.iter().enumerate() {
+        let profiler = &profiler.share(since, generated.entries.len() - number);
         let kept = kept_as(request, entry, profiler, &set).await?.map(|name| folder.join(name));
         if let Some(known) = kept.as_deref().filter(|_| !again).and_then(lately) {
             measured.profiles.insert(entry.name.clone(), known);
@@ -72,7 +75,7 @@ async fn kept_as(
     let (Some(engine), Some(program)) = (engine, earlier::program()) else { return Ok(None) };
     let plain = "it is plain data; this is a bug";
     let settings = serde_json::to_string(&entry.settings).expect(plain);
-    let how = serde_json::to_string(profiler.config()).expect(plain);
+    let how = serde_json::to_string(&profiler.asked()).expect(plain);
     let adapter = request.notation(&entry.adapter)?;
     let parts = [&entry.sha256, &settings, &adapter, profiler.device_class(), &how, &engine, &program];
     let parts = parts.map(str::as_bytes);
@@ -191,5 +194,33 @@ mod tests {
             File::options().write(true).open(kept.unwrap().path()).unwrap().set_modified(old).unwrap();
         }
         assert_eq!(loads(&newer, false).await, 1, "it is old");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_measured_is_no_part_of_what_is_registered_and_is_told_with_its_reason() {
+        let folder = temp_dir("measured").unwrap();
+        let (request, mut generated) = package(folder.path()).await;
+        let mut made = generated.entries[0].clone();
+        "echo-int8".clone_into(&mut made.name);
+        "int8".clone_into(&mut made.settings.precision);
+        generated.entries.push(made);
+        let engine = Arc::new(FakeEngine::new());
+        let input = TensorSpec { name: "x".to_owned(), dtype: DType::Fp32, shape: vec![1] };
+        let echo =
+            FakeModel { inputs: vec![input.clone()], computes: Computes::Echo, ..FakeModel::default() };
+        engine.behave(VariantId(u32::MAX), echo.clone());
+        let refuses = FakeModel { refuses: Some("no such operator".to_owned()), ..echo };
+        engine.behave(VariantId(u32::MAX - 1), refuses);
+        let profiler = Profiler::new(engine, Config::default(), "cpu:a:1", "c");
+        let measured = measure(&request, &generated, (&profiler, false), &mut |_, _| ()).await.unwrap();
+        assert!(measured.failed["echo-int8"].contains("no such operator"), "{measured:?}");
+        let marks = super::super::Marks::of(&request, &generated, &measured);
+        assert_eq!(marks.left_out.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true]);
+        super::super::write(&request, &generated, &measured).unwrap();
+        let written = Package::read(&request.out).unwrap();
+        let names: Vec<_> = written.models[0].variants.iter().map(|variant| variant.name.as_str()).collect();
+        assert_eq!(names, ["echo-fp32"]);
+        let told = fs::read_to_string(request.out.join("generated.json")).unwrap();
+        assert!(told.contains("no such operator"), "{told}");
     }
 }

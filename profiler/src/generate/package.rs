@@ -67,6 +67,9 @@ struct Told<'a> {
     dominated_by: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     left_out: Option<&'static str>,
+    /// Why it could not be measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<&'a str>,
 }
 
 /// Puts what was made in its place, and writes everything but what is measured.
@@ -255,6 +258,7 @@ pub struct Marks {
     pub left_out: Vec<Option<&'static str>>,
 }
 
+const FAILED: &str = "it could not be measured here";
 const HALF: &str = "useful only on devices that compute in half precision, which was not seen to gain here";
 /// Half precision gains where it takes so many hundredths less time, alone or in a batch. By less two measurements of one file
 /// differ.
@@ -271,6 +275,9 @@ impl Marks {
             .entries
             .iter()
             .map(|entry| {
+                if measured.failed.contains_key(&entry.name) {
+                    return Some(FAILED);
+                }
                 let half = entry.made.as_ref().is_some_and(|piece| piece.recipe == "fp16");
                 let gain = || point(entry).zip(parent).is_some_and(|(own, parent)| gains(own, parent));
                 (half && !gain()).then_some(HALF)
@@ -436,7 +443,8 @@ fn said(generated: &Generated, at: usize, measured: &Measured, marks: &Marks) ->
     if let Some(by) = marks.dominated[at] {
         lines.push(format!("Dominated: {} is as good in everything.", generated.entries[by].name));
     }
-    lines.extend(marks.left_out[at].map(|why| format!("Left out: {why}.")));
+    let failed = || measured.failed.get(&entry.name).map(|why| format!(": {}", why.replace('\n', " ")));
+    lines.extend(marks.left_out[at].map(|why| format!("Left out: {why}{}.", failed().unwrap_or_default())));
     lines
 }
 
@@ -450,6 +458,7 @@ fn report(request: &Request, generated: &Generated, measured: &Measured, marks: 
         profile: measured.profiles.get(&entry.name),
         dominated_by: marks.dominated[at].map(|by| generated.entries[by].name.as_str()),
         left_out: marks.left_out[at],
+        failed: measured.failed.get(&entry.name).map(String::as_str),
     });
     let not: Vec<&Piece> = generated.pieces.iter().filter(|piece| piece.outcome != Outcome::Made).collect();
     let sets = &request.sets;

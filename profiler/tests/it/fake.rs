@@ -176,7 +176,7 @@ async fn what_is_stored_unmeasured_is_measured_later_with_the_set_it_came_with()
     };
     assert!(matches!(store(new(None, &model)).await, Err(Error::NoAccuracy(_))));
     assert!(store(new(Some(&set), &"ab".repeat(32))).await.is_err(), "its artefact is not here");
-    for engine in [Kind::Onnx, Kind::Openvino, Kind::Torch] {
+    for engine in [Kind::Onnx, Kind::Openvino] {
         let mut junk = new(Some(&set), &model);
         junk.variants[0].settings = settings(engine);
         let error = store(junk).await.unwrap_err();
@@ -187,7 +187,19 @@ async fn what_is_stored_unmeasured_is_measured_later_with_the_set_it_came_with()
     assert!(registered.variants[0].profiles.is_empty());
 
     let evidence = registrar.store.evidence(registered.model.id).await.unwrap();
-    assert_eq!((evidence.within_ms, evidence.promote.as_deref()), (Some(9_000), Some("Ada")));
+    assert_eq!(
+        (evidence.within_ms, evidence.promote),
+        (Some(9_000), None),
+        "the first is the default at once"
+    );
+    let mut second = new(Some(&set), &model);
+    (second.version, second.variants[0].name) = (2, "echo-two".to_owned());
+    let second = store(second).await.unwrap().model;
+    assert_eq!(
+        (second.promoted, registrar.store.evidence(second.id).await.unwrap().promote),
+        (0, Some("Ada".to_owned()))
+    );
+    let evidence = registrar.store.evidence(registered.model.id).await.unwrap();
     let (set, declared) = registrar.evidence(&task, &evidence).await.unwrap();
     let what = (&task, &registered.model, &registered.variants[0]);
     registrar.again(what, (set.as_ref(), declared), &mut |_, _| ()).await.unwrap();

@@ -137,10 +137,16 @@ fn one_file_becomes_a_frontier_that_registers_and_whose_accuracy_others_find_aga
         "the demo has a model of that name: {clash}"
     );
     let next = package.path().join("next");
-    generated(package.path(), &next, &["--version", "2", "--only", "int8-entropy"])?;
-    let registered =
-        server.command(&["model", "register", &next.to_string_lossy(), "--server", &server.url()])?;
+    let sent = ["--only", "int8-entropy", "--register", "--promote", "--server", &server.url()];
+    let registered = generate(package.path(), &next, &sent)?;
     ensure!(registered.status.success(), "{}", String::from_utf8_lossy(&registered.stderr));
+    let model = server.get_json("/v1/models/fashion/cnn_m")?;
+    let versions = model["versions"].as_array().context("no versions")?;
+    let default = versions.iter().find(|version| version["default"] == true).context("no default")?;
+    ensure!(
+        default["version"] == 2 && versions.len() == 2,
+        "it is the next version, and the default: {model}"
+    );
     let ask = "/v1/tasks/fashion?variant=cnn_m.v2-int8-entropy&latency_ms=20000";
     let answer =
         server.send(&Request::post(ask).header("content-type", "image/png").body(picture("boot.png")))?;

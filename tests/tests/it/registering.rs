@@ -115,6 +115,7 @@ fn what_a_gateway_takes_in_is_measured_by_one_node_of_each_class_and_served_by_a
 
     another_class(&mut cluster, gateway, &own("other"))?;
     later(gateway, &package).with_context(|| cluster.output())?;
+    mended(gateway).with_context(|| cluster.output())?;
 
     ensure!(cluster.drain("other")?.success(), "other did not end well");
     let refused = register(gateway, &package)?;
@@ -169,7 +170,57 @@ fn later(gateway: SocketAddr, package: &Path) -> Result<()> {
     let told = read(register_with(gateway, package, &["--promote", "--no-wait"])?)?;
     ensure!(told[0]["default"] == false, "{told}");
     // Nobody waits for it, and it becomes the default all the same.
-    wait::until(PATIENCE, || Ok(if default()? == 3 { Ok(()) } else { Err("version 2 still is".to_owned()) }))
+    wait::until(PATIENCE, || {
+        Ok(if default()? == 3 { Ok(()) } else { Err("version 2 still is".to_owned()) })
+    })?;
+    // What was wished once is not granted again: who takes it back has said so last. Nodes look whenever the catalogue changes.
+    let back = Request::post("/v1/models/fashion/cnn_s/rollback").json(&json!({"version": 3}));
+    let back = Connection::open(gateway)?.exchange(&back)?;
+    ensure!(back.status == 200 && default()? == 2, "{back}");
+    as_version(4)?;
+    read(register_with(gateway, package, &[])?)?;
+    ensure!(default()? == 2, "{}", default()?);
+    Ok(())
+}
+
+/// What nodes find out is told, and who mends it sends it again under the same name.
+fn mended(gateway: SocketAddr) -> Result<()> {
+    let mut connection = Connection::open(gateway)?;
+    let put = |connection: &mut Connection, file: Vec<u8>| -> Result<Value> {
+        let put = Request::new("PUT", "/v1/artefacts").header("content-type", "application/octet-stream");
+        Ok(connection.exchange(&put.body(file))?.json()?["sha256"].clone())
+    };
+    let whole = fs::read(fashion().join("models/cnn_s.onnx"))?;
+    // Of a version of the operators that no engine knows; everything else is as it should be.
+    let mut strange = whole.clone();
+    ensure!(strange.ends_with(&[0x42, 0x02, 0x10, 13]), "its opset does not stand at its end");
+    *strange.last_mut().context("an empty file")? = 127;
+    let adapter = json!({"kind": "image-classification", "width": 28, "height": 28, "channels": "grey"});
+    let mut body = json!({"task": "fashion", "name": "mended", "adapter": adapter, "declared_accuracy": 0.5,
+        "variants": [{"precision": "fp32", "artefact_sha256": put(&mut connection, strange)?}]});
+    let answer = connection.exchange(&Request::post("/v1/models").json(&body))?;
+    ensure!(answer.status == 202, "{answer}");
+    let variant = |connection: &mut Connection| -> Result<Value> {
+        let model = connection.exchange(&Request::get("/v1/models/fashion/mended"))?.json()?;
+        Ok(model["versions"][0]["variants"][0].clone())
+    };
+    wait::until(PATIENCE, || {
+        let found = variant(&mut connection)?;
+        let failed = found["measuring"][0]["state"] == "failed";
+        Ok(if failed { Ok(()) } else { Err(found.to_string()) })
+    })?;
+    body["variants"][0]["artefact_sha256"] = put(&mut connection, whole)?;
+    let answer = connection.exchange(&Request::post("/v1/models").json(&body))?;
+    ensure!(answer.status == 202, "{answer}");
+    wait::until(PATIENCE, || {
+        let found = variant(&mut connection)?;
+        Ok(if found["profiles"][0].is_object() { Ok(()) } else { Err(found.to_string()) })
+    })?;
+    let again = connection
+        .exchange(&Request::post("/v1/models").json(&json!({"version": 1, "declared_accuracy": 0.6,
+        "task": "fashion", "name": "mended", "adapter": adapter, "variants": body["variants"]})))?;
+    ensure!(again.status == 409, "what was measured is not replaced: {again}");
+    Ok(())
 }
 
 /// A node of a class that was never seen measures with the set that the model came with.

@@ -2,9 +2,8 @@
 //! default then.
 
 use modelless_profiler::Profiler;
-use modelless_store::{Catalog, Evidence};
-use modelless_types::{Model, ModelId, Variant};
-use std::collections::BTreeSet;
+use modelless_store::{Catalog, Evidence, UnixMicros, Wish};
+use modelless_types::{Model, Variant};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -13,42 +12,25 @@ pub(crate) fn is_measured_somewhere(variant: &Variant) -> bool {
     variant.profiles.iter().any(|profile| !profile.is_estimated())
 }
 
-/// Versions that could become the default now that all their variants are measured, if that is wanted of them: those that never were it.
-/// Not where a later one is: whoever made that one the default has said more lately what is to answer.
-pub(super) fn ripe(catalog: &Catalog) -> Vec<&Model> {
+/// What is to become of the wish to be the default, of versions of which somebody may have it: granted once all variants are measured,
+/// overtaken where a later one is the default. One that answers in another output space than its task's is promoted by hand or not at all, as over HTTP.
+pub(super) fn decided(catalog: &Catalog, now: UnixMicros) -> Vec<(&Model, Wish)> {
     let defaults = catalog.defaults();
-    let is_ripe = |model: &&Model| {
-        let mut variants = catalog.variants_of(model.id).peekable();
+    let decide = |model: &Model| {
         let same = |other: &&Model| {
             (other.task, other.tenant, &other.name) == (model.task, model.tenant, &model.name)
         };
-        let later = catalog
-            .models
-            .iter()
-            .filter(same)
-            .any(|other| other.id > model.id && defaults.contains(&other.id));
-        model.promoted == 0 && !later && variants.peek().is_some() && variants.all(is_measured_somewhere)
+        let mut others = catalog.models.iter().filter(same);
+        if others.any(|other| other.id > model.id && defaults.contains(&other.id)) {
+            return Some(Wish::Overtaken);
+        }
+        let task = catalog.tasks.iter().find(|task| task.id == model.task)?;
+        let mut variants = catalog.variants_of(model.id).peekable();
+        let measured = variants.peek().is_some() && variants.all(is_measured_somewhere);
+        (measured && model.space == task.default_space).then_some(Wish::Granted(now))
     };
-    catalog.models.iter().filter(is_ripe).collect()
-}
-
-/// Those of whom nobody wants it, so that they are asked about once.
-#[derive(Default)]
-pub(super) struct Unwished(BTreeSet<ModelId>);
-
-impl Unwished {
-    pub(super) fn holds(&self, model: ModelId) -> bool {
-        self.0.contains(&model)
-    }
-
-    pub(super) fn add(&mut self, model: ModelId) {
-        self.0.insert(model);
-    }
-
-    /// Those that are gone need no place any longer.
-    pub(super) fn keep(&mut self, catalog: &Catalog) {
-        self.0.retain(|known| catalog.models.iter().any(|model| model.id == *known));
-    }
+    let candidates = catalog.models.iter().filter(|model| model.promoted == 0);
+    candidates.filter_map(|model| Some((model, decide(model)?))).collect()
 }
 
 /// With an equal share of what all variants of a model may take.
@@ -62,7 +44,10 @@ pub(super) fn within(profiler: Profiler, evidence: &Evidence, variants: usize) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use modelless_types::{Bytes, Engine, Provenance, SpaceId, TaskId, TenantId, VariantId, VariantSettings};
+    use modelless_types::{
+        AccuracyRule, Ahead, Bytes, DeclaredRule, Engine, Goals, LiveRule, ModelId, Provenance, SpaceId,
+        Task, TaskId, TaskKind, TenantId, VariantId, VariantSettings,
+    };
 
     fn model(id: u32, version: u32, promoted: u64) -> Model {
         Model {
@@ -99,24 +84,46 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_ripe_once_all_of_it_is_measured_and_never_twice_nor_after_a_later_one() {
+    fn a_version_is_promoted_once_all_of_it_is_measured_and_not_after_a_later_one() {
         let (measured, estimated) = (Some(Provenance::Measured), Some(Provenance::Estimated));
-        let versions = |models: Vec<Model>, variants: Vec<Variant>| {
-            let catalog = Catalog { models, variants, ..Catalog::default() };
-            ripe(&catalog).iter().map(|model| model.version).collect::<Vec<_>>()
+        let task = Task {
+            id: TaskId(1),
+            name: "t".to_owned(),
+            tenant: TenantId::DEFAULT,
+            kind: TaskKind::Tensor,
+            metric: String::new(),
+            accuracy_rule: AccuracyRule::default(),
+            live_accuracy: LiveRule::default(),
+            declared_accuracy: DeclaredRule::default(),
+            labels: Vec::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            default_space: SpaceId(1),
+            defaults: Goals::default(),
+            batching: None,
+            cache: modelless_types::CacheFor::OFF,
+            keep: modelless_types::KeepFor::ALWAYS,
+            ahead: Ahead::default(),
+            description: String::new(),
+        };
+        let decide = |models: Vec<Model>, variants: Vec<Variant>| {
+            let catalog = Catalog { tasks: vec![task.clone()], models, variants, ..Catalog::default() };
+            let decided = decided(&catalog, UnixMicros(7)).into_iter();
+            decided.map(|(model, wish)| (model.version, wish)).collect::<Vec<_>>()
         };
         let two = || vec![model(1, 1, 4), model(2, 2, 0)];
         let of = |second, third| vec![variant(1, 1, measured), variant(2, 2, second), variant(3, 2, third)];
-        assert_eq!(versions(two(), of(measured, measured)), [2]);
-        assert!(versions(two(), of(measured, estimated)).is_empty());
-        assert!(versions(two(), of(measured, None)).is_empty());
-        assert!(versions(two(), vec![variant(1, 1, measured)]).is_empty(), "it has nothing to answer with");
-        let before = vec![model(1, 1, 9), model(2, 2, 5)];
-        assert!(
-            versions(before, of(measured, measured)).is_empty(),
-            "it was the default, and was taken back"
+        assert_eq!(decide(two(), of(measured, measured)), [(2, Wish::Granted(UnixMicros(7)))]);
+        assert_eq!(decide(two(), of(measured, estimated)), []);
+        assert_eq!(decide(two(), of(measured, None)), []);
+        assert_eq!(decide(two(), vec![variant(1, 1, measured)]), [], "it has nothing to answer with");
+        let elsewhere = vec![model(1, 1, 4), Model { space: SpaceId(2), ..model(2, 2, 0) }];
+        assert_eq!(
+            decide(elsewhere, of(measured, measured)),
+            [],
+            "nobody who pins nothing could be answered"
         );
         let later = vec![model(1, 1, 4), model(2, 2, 0), model(3, 3, 7)];
-        assert!(versions(later, of(measured, measured)).is_empty(), "a later one is the default");
+        assert_eq!(decide(later, of(measured, measured)), [(2, Wish::Overtaken)]);
     }
 }

@@ -2,9 +2,10 @@
 
 use super::State;
 use crate::VERSION_CHANGES_KEPT;
+use crate::check;
 use crate::error::{Error, Result};
 use crate::trials::ended;
-use crate::versions::{Signed, VersionAction, VersionChange, was_default};
+use crate::versions::{Signed, VersionAction, VersionChange, Wish, was_default};
 use modelless_types::{Model, ModelId, TaskId, TenantId};
 use std::cmp::Reverse;
 
@@ -61,7 +62,35 @@ impl State {
         if !self.was_default(&model) {
             self.counted_anew(id, &by);
         }
+        if let Some(evidence) = self.evidence.get_mut(&id) {
+            evidence.promote = None;
+        }
         Ok(self.noted(&model, VersionAction::Promoted, by, |state| state.set_promoted(id, now)))
+    }
+
+    pub(super) fn wish(&mut self, id: ModelId, wish: Wish) -> Result<Option<VersionChange>> {
+        let model = self.model(id)?;
+        let mut evidence = self.evidence.get(&id).cloned().unwrap_or_default();
+        let granted = match wish {
+            Wish::Made(who) => {
+                evidence.promote = Some(who);
+                check::evidence(&evidence)?;
+                None
+            }
+            Wish::Granted(_) | Wish::Overtaken if evidence.promote.is_none() => return Ok(None),
+            Wish::Granted(at) => evidence.promote.take().map(|who| Signed { who, at }),
+            Wish::Overtaken => {
+                evidence.promote = None;
+                None
+            }
+        };
+        self.evidence.insert(id, evidence);
+        self.catalog.version += 1; // or nobody looks for it
+        let default = self.promoted(model.task, model.tenant, &model.name).first().map(|(_, of)| *of);
+        match granted {
+            Some(by) if default != Some(id) => self.promote(id, by).map(Some),
+            Some(_) | None => Ok(None),
+        }
     }
 
     fn was_default(&self, model: &Model) -> bool {

@@ -274,7 +274,9 @@ pub(crate) async fn register_model(db: &Db, new: NewModel, evidence: &Evidence) 
     }
     let (model, variants) = new.numbered(ModelId(id), space, promoted.unsigned_abs());
     let variants = insert_variants(db, &mut tx, &task, model.id, variants).await?;
-    measuring::keep_evidence(&mut tx, model.id, evidence).await?;
+    let wish = evidence.promote.clone().filter(|_| promoted == 0);
+    let evidence = Evidence { promote: wish, ..evidence.clone() };
+    measuring::keep_evidence(&mut tx, model.id, &evidence).await?;
     tx.commit().await?;
     Ok(Registered { model, variants })
 }

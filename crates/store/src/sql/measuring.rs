@@ -12,9 +12,23 @@ pub(crate) async fn keep_evidence(tx: &mut Tx, model: ModelId, evidence: &Eviden
     tx.exec("INSERT INTO evidence (model, body) VALUES ($1, $2)", args![model.0, body]).await.map(|_| ())
 }
 
+const EVIDENCE: &str = "SELECT body FROM evidence WHERE model = $1";
+
 pub(crate) async fn evidence(db: &Db, model: ModelId) -> Result<Evidence> {
-    let rows = db.fetch("SELECT body FROM evidence WHERE model = $1", args![model.0]).await?;
+    let rows = db.fetch(EVIDENCE, args![model.0]).await?;
     rows.first().map_or_else(|| Ok(Evidence::default()), |row| row.read(&db.name).json())
+}
+
+/// The same within a transaction.
+pub(super) async fn evidence_in(db: &Db, tx: &mut Tx, model: ModelId) -> Result<Evidence> {
+    let row = tx.first(EVIDENCE, args![model.0]).await?;
+    row.map_or_else(|| Ok(Evidence::default()), |row| row.read(&db.name).json())
+}
+
+/// In place of what there is.
+pub(super) async fn change_evidence(tx: &mut Tx, model: ModelId, evidence: &Evidence) -> Result<()> {
+    tx.exec("DELETE FROM evidence WHERE model = $1", args![model.0]).await?;
+    keep_evidence(tx, model, evidence).await
 }
 
 /// Whoever claims a variant, measured it, or removes it stands in line with the others: else a claim that found no

@@ -39,7 +39,7 @@ use crate::records::{
     NodeState, Plan, Registered, Replica, SavePlan, TaskChange, Transition, UnixMicros,
 };
 use crate::trials::Trials;
-use crate::versions::{Signed, VersionChange};
+use crate::versions::{Signed, VersionChange, Wish};
 use async_trait::async_trait;
 use conn::{Db, Pools};
 use modelless_types::{
@@ -107,6 +107,10 @@ impl Store for SqlStore {
 
     async fn promote(&self, model: ModelId, by: Signed) -> Result<VersionChange> {
         versions::promote(&self.db, model, by).await
+    }
+
+    async fn wish(&self, model: ModelId, wish: Wish) -> Result<Option<VersionChange>> {
+        versions::wish(&self.db, model, wish).await
     }
 
     async fn roll_back(&self, model: ModelId, by: Signed) -> Result<VersionChange> {

@@ -2,11 +2,11 @@
 //! not stored yet.
 
 use super::conn::{Columns, Db, Tx, args};
-use super::{flags, trials};
+use super::{flags, measuring, trials};
 use crate::error::{Error, Result};
-use crate::records::UnixMicros;
+use crate::records::{Evidence, UnixMicros};
 use crate::trials::ended;
-use crate::versions::{self, Signed, VersionAction, VersionChange};
+use crate::versions::{self, Signed, VersionAction, VersionChange, Wish};
 use crate::{MEASURED_KEPT, VERSION_CHANGES_KEPT, check};
 use modelless_types::{ModelId, Profile, TaskId, TenantId};
 
@@ -80,10 +80,53 @@ pub(crate) async fn promote(db: &Db, model: ModelId, by: Signed) -> Result<Versi
             Change { of: (of.task, &of.name, of.version), before: of.default(), after: Some(of.version) };
         return Ok(change.into_record(0, VersionAction::Promoted, by)); // nothing is written
     }
-    let why = format!("version {} is the default now", of.version);
-    let end = ended(why, &by);
-    let noted = promote_within(db, &mut tx, now, (model, &of), by).await?;
-    trials::overtaken(db, &mut tx, (of.task, &of.name), |_| true, end).await?;
+    let noted = promoted_now(db, &mut tx, now, (model, &of), by).await?;
+    tx.commit().await?;
+    Ok(noted)
+}
+
+/// With what follows from it: trials end, and nobody wishes it any longer.
+async fn promoted_now(
+    db: &Db,
+    tx: &mut Tx,
+    now: i64,
+    (model, of): (ModelId, &Named),
+    by: Signed,
+) -> Result<VersionChange> {
+    let end = ended(format!("version {} is the default now", of.version), &by);
+    let noted = promote_within(db, tx, now, (model, of), by).await?;
+    trials::overtaken(db, tx, (of.task, &of.name), |_| true, end).await?;
+    let evidence = measuring::evidence_in(db, tx, model).await?;
+    if evidence.promote.is_some() {
+        measuring::change_evidence(tx, model, &Evidence { promote: None, ..evidence }).await?;
+    }
+    Ok(noted)
+}
+
+pub(crate) async fn wish(db: &Db, model: ModelId, wish: Wish) -> Result<Option<VersionChange>> {
+    let mut tx = db.begin().await?;
+    // In line with all who say what is the default; and so that nodes look for it.
+    let now = tx.next("catalog").await?;
+    let of = named(db, &mut tx, model).await?;
+    let mut evidence = measuring::evidence_in(db, &mut tx, model).await?;
+    let granted = match wish {
+        Wish::Made(who) => {
+            evidence.promote = Some(who);
+            check::evidence(&evidence)?;
+            None
+        }
+        Wish::Granted(_) | Wish::Overtaken if evidence.promote.is_none() => return Ok(None),
+        Wish::Granted(at) => evidence.promote.take().map(|who| Signed { who, at }),
+        Wish::Overtaken => {
+            evidence.promote = None;
+            None
+        }
+    };
+    measuring::change_evidence(&mut tx, model, &evidence).await?;
+    let noted = match granted {
+        Some(by) if !of.is_default(model) => Some(promoted_now(db, &mut tx, now, (model, &of), by).await?),
+        Some(_) | None => None,
+    };
     tx.commit().await?;
     Ok(noted)
 }

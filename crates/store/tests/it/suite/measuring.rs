@@ -33,7 +33,7 @@ async fn what_a_model_is_measured_with_is_kept_until_it_is_removed(backend: Back
     let fashion = store.create_task(task("fashion")).await.unwrap();
     let set = SetArtefact { name: "sample".to_owned(), artefact: "ab".repeat(32) };
     let declared = Accuracy::from_ppm(900_000);
-    let evidence = Evidence { set: Some(set), declared, within_ms: Some(9), promote: Some("Ada".to_owned()) };
+    let evidence = Evidence { set: Some(set), declared, within_ms: Some(9), promote: None };
     let with = store.register_with(model(fashion.id, "m", &["v"]), evidence.clone()).await.unwrap();
     let without = store.register_model(model(fashion.id, "n", &["w"])).await.unwrap();
     assert_eq!(store.evidence(with.model.id).await.unwrap(), evidence);

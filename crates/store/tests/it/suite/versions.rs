@@ -4,7 +4,8 @@ use super::{missing, refused, store_suite};
 use crate::backends::Backend;
 use crate::samples::{CPU, a_task, model, node, profile, walk};
 use modelless_store::{
-    Error, MEASURED_KEPT, NewModel, Registered, Signed, Store, UnixMicros, VersionAction, VersionChange,
+    Error, Evidence, MEASURED_KEPT, NewModel, Registered, Signed, Store, UnixMicros, VersionAction,
+    VersionChange, Wish,
 };
 use modelless_types::ReplicaState::{Active, Inactive, Loading};
 use modelless_types::{DeviceIx, ModelId, Profile, TaskId};
@@ -20,6 +21,45 @@ store_suite! {
     changes_of_a_version_are_changes_of_the_catalogue,
     what_was_measured_is_found_under_its_key_for_a_while,
     a_claim_and_a_profile_at_the_same_moment_leave_no_claim_behind,
+    a_wish_to_be_the_default_is_granted_once_and_not_again_after_it_was_taken_back,
+}
+
+async fn a_wish_to_be_the_default_is_granted_once_and_not_again_after_it_was_taken_back(backend: Backend) {
+    let store = backend.open().await;
+    let task = a_task(&*store).await.id;
+    let wished = |version: u32| {
+        let variant = format!("v{version}");
+        let new = NewModel { version, ..model(task, "m", &[&variant]) };
+        let evidence = Evidence { promote: Some("Ada".to_owned()), ..Evidence::default() };
+        store.register_with(new, evidence)
+    };
+    let ids = [wished(1).await, wished(2).await, wished(3).await].map(|made| made.unwrap().model.id);
+    let wish = async |at: usize| store.evidence(ids[at]).await.unwrap().promote;
+    let default = async || {
+        let catalog = store.catalog().await.unwrap();
+        let defaults = catalog.defaults();
+        ids.iter().position(|id| defaults.contains(id)).map(|at| at + 1)
+    };
+    assert_eq!((wish(0).await, default().await), (None, Some(1)), "the first is it at once");
+    let version = store.catalog_version().await.unwrap();
+    let granted = store.wish(ids[1], Wish::Granted(UnixMicros(7))).await.unwrap().expect("a change");
+    assert!(store.catalog_version().await.unwrap() > version);
+    assert_eq!((granted.before, granted.after, granted.by.at), (Some(1), Some(2), UnixMicros(7)));
+    assert_eq!((granted.action, &*granted.by.who), (VersionAction::Promoted, "Ada"));
+    assert_eq!((wish(1).await, default().await), (None, Some(2)));
+    store.roll_back(ids[1], Signed::default()).await.unwrap();
+    assert_eq!(store.wish(ids[1], Wish::Granted(UnixMicros(8))).await.unwrap(), None, "it was granted");
+    assert_eq!(default().await, Some(1));
+    // Who says so himself has fulfilled it.
+    store.promote(ids[2], Signed::default()).await.unwrap();
+    store.roll_back(ids[2], Signed::default()).await.unwrap();
+    assert_eq!((wish(2).await, default().await), (None, Some(1)));
+    store.wish(ids[2], Wish::Made("Bob".to_owned())).await.unwrap();
+    assert_eq!(wish(2).await.as_deref(), Some("Bob"));
+    assert_eq!(store.wish(ids[2], Wish::Overtaken).await.unwrap(), None);
+    assert_eq!((wish(2).await, default().await), (None, Some(1)));
+    refused(store.wish(ids[2], Wish::Made("a\nb".to_owned())).await);
+    missing(store.wish(ModelId(99), Wish::Overtaken).await);
 }
 
 async fn register(store: &dyn Store, task: TaskId, version: u32, promote: bool) -> Registered {
