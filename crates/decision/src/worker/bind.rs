@@ -294,8 +294,8 @@ impl<'a> Draw<'a> {
         self.draw(variant, largest)
     }
 
-    /// Halves a batch that gains nothing by its size for as long as fewer are missed so: a long one holds its lane up for whoever comes with
-    /// a tight bound. Never one that gains: after it everything is taken to be done as quickly as can be, so that a small one seems to cost
+    /// Halves a batch that gains nothing by its size for as long as no more are missed so: a long one keeps its own first waiting for its last, and holds
+    /// its lane up for whoever comes with a tight bound. Never one that gains: after it everything is taken to be done as quickly as can be, so that a small one seems to cost
     /// nothing, and the next one would not either.
     fn shorter(&self, variant: &WorkerVariant, members: &mut Vec<&'a Waiting>, missed: &mut u32) {
         let takes = self.worker.residency.takes(variant);
@@ -306,8 +306,9 @@ impl<'a> Draw<'a> {
         let most = each(members.len()) * EVEN;
         while *missed > 0 && members.len() > 1 && each(members.len() / 2) <= most {
             let Some(fewer) = self.draw(variant, members.len() / 2) else { return };
-            let would = self.ahead().missed(variant.id, fewer.len(), Whom::AndToCome, *missed);
-            if would >= *missed {
+            let most = missed.saturating_add(1);
+            let would = self.ahead().missed(variant.id, fewer.len(), Whom::AndToCome, most);
+            if would > *missed {
                 return;
             }
             (*members, *missed) = (fewer, would);

@@ -387,3 +387,23 @@ fn a_batch_that_gains_nothing_by_its_size_is_smaller_where_somebody_would_be_mis
     assert_eq!(drawn(nearly, FAR), 8, "nobody is in a hurry");
     assert_eq!(drawn(&[(1, 4_000.0), (8, 24_000.0)], soon), 8, "never at the cost of throughput");
 }
+
+#[test]
+fn a_batch_that_gains_nothing_by_its_size_is_smaller_too_where_as_many_are_missed_either_way() {
+    let drawn = |points| {
+        let mut world = World::new(Batching::Deadline, points);
+        let first = world.arrive(100, FAR);
+        let first = world.start(&first);
+        for key in 1..=2 {
+            world.arrive(key, Micros(200_000));
+        }
+        // Nobody can help those: one takes 4 ms, and they have one when the lane is free.
+        let class = query(0, world.now, [0].into_iter().collect(), FAR).class;
+        world.feed(Event::Demand { class, waiting: 3, first: Some(world.now + Micros(5_000)) });
+        let mut told = world.pass(Micros(3_900));
+        told.extend(world.ran(first));
+        members(&told).expect("bound").len()
+    };
+    assert_eq!(drawn(&[(1, 4_000.0), (8, 31_600.0)]), 1, "the first need not wait for the second");
+    assert_eq!(drawn(&[(1, 4_000.0), (8, 24_000.0)]), 2, "together they take less");
+}
