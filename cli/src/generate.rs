@@ -122,7 +122,16 @@ fn bytes(text: &str) -> Result<Bytes, String> {
 pub(crate) fn run(command: Command) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     match command {
-        Command::Generate(options) => runtime.block_on(generate(&options)),
+        Command::Generate(options) => {
+            // What asks a server has a runtime of its own, so it stands before and after.
+            let version = version(&options)?;
+            let out = runtime.block_on(generate(&options, version))?;
+            if options.register {
+                let how = (options.promote, options.budget.unwrap_or_default());
+                client::model::register_folder(&out, how, &options.server)?;
+            }
+            Ok(())
+        }
         Command::Dump(options) => dump::run(&options),
         Command::Tools(ToolsOptions { json }) => {
             let tools = runtime.block_on(tools())?;
@@ -151,8 +160,9 @@ async fn tools() -> anyhow::Result<Tools> {
     Ok(tools)
 }
 
-async fn generate(options: &Options) -> anyhow::Result<()> {
-    let request = request(options).await?;
+/// Where the package lies that was made.
+async fn generate(options: &Options, version: Option<u32>) -> anyhow::Result<PathBuf> {
+    let request = request(options, version).await?;
     let tools = tools().await?;
     let engine = if !options.no_measure || request.needs_torch() { Some(engine(options)?) } else { None };
     let made = make(options, &request, &tools, engine.clone()).await;
@@ -173,11 +183,7 @@ async fn generate(options: &Options) -> anyhow::Result<()> {
         let folder = request.out.display();
         out::line(format!("\nwritten to {folder}; to serve them: modelless model register {folder}"))?;
     }
-    if options.register {
-        let how = (options.promote, options.budget.unwrap_or_default());
-        client::model::register_folder(&request.out, how, &options.server)?;
-    }
-    Ok(())
+    Ok(request.out)
 }
 
 fn engine(options: &Options) -> anyhow::Result<Arc<dyn Engine>> {
@@ -239,7 +245,7 @@ async fn measure(
     Ok(measured)
 }
 
-async fn request(options: &Options) -> anyhow::Result<Request> {
+async fn request(options: &Options, version: Option<u32>) -> anyhow::Result<Request> {
     let recipes = recipes(&options.only)?;
     let (manifest, model) = chosen(options)?;
     // Only so that the task is checked and numbered as it would be.
@@ -263,7 +269,6 @@ async fn request(options: &Options) -> anyhow::Result<Request> {
         None => Calibration::Part(options.calibration),
     };
     let parent = generate::parent_of(&model, options.variant.as_deref())?;
-    let version = version(options, &manifest.name, &model)?;
     let own = || PathBuf::from(format!("{}-variants", model.name));
     Ok(Request {
         parent,
@@ -273,7 +278,7 @@ async fn request(options: &Options) -> anyhow::Result<Request> {
         out: options.out.clone().unwrap_or_else(own),
         recipes,
         widths: options.size.clone(),
-        version,
+        version: version.unwrap_or(model.version),
         limits: Limits {
             // Not by its path: that may have been replaced by a newer version meanwhile.
             enter: vec![OsString::from("/proc/self/exe"), OsString::from("boxed")],
@@ -285,15 +290,13 @@ async fn request(options: &Options) -> anyhow::Result<Request> {
     })
 }
 
-/// Asked of the server before anything is made.
-fn version(options: &Options, task: &str, model: &ModelManifest) -> anyhow::Result<u32> {
-    match options.version {
-        Some(version) => Ok(version),
-        None if options.register => {
-            client::model::free_version(&options.server, task, &model.name, model.version)
-        }
-        None => Ok(model.version),
+/// The version that is wanted; with --register one that the server has room for, asked before anything is made.
+fn version(options: &Options) -> anyhow::Result<Option<u32>> {
+    if options.version.is_some() || !options.register {
+        return Ok(options.version);
     }
+    let (task, model) = chosen(options)?;
+    client::model::free_version(&options.server, &task.name, &model.name, model.version).map(Some)
 }
 
 fn recipes(only: &[String]) -> anyhow::Result<Vec<String>> {
