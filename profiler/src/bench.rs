@@ -6,6 +6,7 @@ use crate::latency::{self, Failure, How, Item};
 use crate::minute::Watched;
 use crate::points::{self, All};
 use crate::profile::{Profiler, Progress, Report, Source, memory};
+use crate::register::blocking;
 use crate::set::{LabelledSet, png};
 use crate::stats::Summary;
 use bytes::Bytes;
@@ -379,7 +380,7 @@ impl Bench<'_> {
                     for (vector, class) in vectors {
                         nearest.add(vector, class);
                     }
-                    nearest
+                    Ok(nearest)
                 })
                 .await?;
             }
@@ -476,10 +477,6 @@ impl Bench<'_> {
             Failure::Batch(source) => Error::Batch { variant, batch, source },
         }
     }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Error::Cancelled(error.to_string()))
 }
 
 fn declared(value: Accuracy, device_class: &str) -> AccuracyMeasure {

@@ -480,7 +480,7 @@ fn open(artefacts: &Artefacts, sha256: &str) -> Result<(File, Bytes), Error> {
     Ok((file, Bytes(bytes)))
 }
 
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let joined = tokio::task::spawn_blocking(work).await;

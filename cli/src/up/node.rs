@@ -283,6 +283,15 @@ mod tests {
     use modelless_engine::ServerFiles;
     use modelless_wire::PriceOrigin;
 
+    #[test]
+    fn measuring_beside_serving_takes_most_of_what_is_free_and_never_more_than_half_of_the_machine() {
+        let gib = |count: u64| Bytes(count << 30);
+        assert_eq!(left(gib(8), Some(gib(4))), gib(3));
+        assert_eq!(left(gib(8), Some(gib(15))), gib(8));
+        assert_eq!(left(gib(8), None), gib(8), "nothing tells");
+        assert_eq!(left(gib(8), Some(Bytes(0))), LEAST_MEMORY);
+    }
+
     fn filled(options: &NodeOptions) -> anyhow::Result<Config> {
         let mut config = Config::default();
         options.fill(&mut config)?;

@@ -568,4 +568,18 @@ mod tests {
         assert_eq!(SpaceKind::tensor(&[a.clone(), b.clone()]), SpaceKind::tensor(&[b.clone(), a.clone()]));
         assert_ne!(SpaceKind::tensor(&[a.clone(), b]), SpaceKind::tensor(&[a, output("b", &[3, 2])]));
     }
+
+    #[test]
+    fn a_space_of_another_dimension_is_told_before_anything_is_measured() {
+        let kind = |dimension| SpaceKind::Embedding { dimension };
+        let space = Space { id: SpaceId(1), tenant: TenantId::DEFAULT, name: "s".to_owned(), kind: kind(8) };
+        let catalog = Catalog { spaces: vec![space], ..Catalog::default() };
+        let could = |name: &str, dimension, variants: &[&str]| {
+            let new = NewSpace { name: name.to_owned(), kind: kind(dimension) };
+            catalog.could_take((TaskId(1), TenantId::DEFAULT), ("m", 1), Some(&new), variants)
+        };
+        assert!(could("s", 8, &["a", "b"]).is_ok() && could("other", 9, &["a"]).is_ok());
+        assert!(matches!(could("s", 9, &["a"]), Err(Error::Invalid { .. })));
+        assert!(matches!(could("s", 8, &["a", "a"]), Err(Error::AlreadyExists { .. })), "twice in one model");
+    }
 }

@@ -1,6 +1,8 @@
 //! Who changed which version of a model answers: the words for it.
 
-use crate::records::UnixMicros;
+use crate::check;
+use crate::error::Result;
+use crate::records::{Evidence, UnixMicros};
 use modelless_types::TaskId;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +24,37 @@ pub enum Wish {
     Granted(UnixMicros),
     /// A later version is the default, which is what was said last.
     Overtaken,
+}
+
+/// What there is to do about a wish.
+pub(crate) enum WishKept {
+    /// Nothing: nobody has it.
+    Nobody,
+    /// What is measured with is to be written again.
+    Changed,
+    /// And the version is the default from now on, as this one wants.
+    Granted(Signed),
+}
+
+impl Wish {
+    /// What follows from it for what a version is measured with: the same in every store.
+    pub(crate) fn upon(self, evidence: &mut Evidence) -> Result<WishKept> {
+        match self {
+            Self::Made(who) => {
+                evidence.promote = Some(who);
+                check::evidence(evidence)?;
+                Ok(WishKept::Changed)
+            }
+            Self::Granted(at) => {
+                let granted = evidence.promote.take().map(|who| WishKept::Granted(Signed { who, at }));
+                Ok(granted.unwrap_or(WishKept::Nobody))
+            }
+            Self::Overtaken => {
+                let had = evidence.promote.take().is_some();
+                Ok(if had { WishKept::Changed } else { WishKept::Nobody })
+            }
+        }
+    }
 }
 
 /// What was done to a version of a model.

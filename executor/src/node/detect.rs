@@ -205,13 +205,8 @@ fn nvidia_smi() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tree::put;
     use super::*;
-
-    fn put(root: &Path, path: &str, text: &str) {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().expect("below the root")).expect("a folder");
-        fs::write(path, text).expect("a file");
-    }
 
     #[test]
     fn names_processors_without_marks_and_clocks() {

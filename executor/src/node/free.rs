@@ -33,13 +33,8 @@ fn left(group: &MemoryGroup) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tree::put;
     use super::*;
-
-    fn put(root: &Path, file: &str, text: &str) {
-        let file = root.join(file);
-        fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
-        fs::write(file, text).expect("a file");
-    }
 
     #[test]
     fn what_is_free_is_the_least_that_the_machine_and_the_groups_around_have_left() {

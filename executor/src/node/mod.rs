@@ -5,6 +5,8 @@ mod free;
 mod host;
 mod prices;
 mod tally;
+#[cfg(test)]
+mod tree;
 mod zone;
 
 pub use detect::{device_class, hardware, slug};

@@ -85,13 +85,8 @@ fn cloud([vendor, product, tag]: [String; 3]) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tree::put;
     use super::*;
-
-    fn put(root: &Path, path: &str, text: &str) {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().expect("below the root")).expect("a folder");
-        fs::write(path, text).expect("a file");
-    }
 
     #[test]
     fn a_zone_is_what_the_orchestrator_says_or_else_what_the_machine_found_when_it_started() {

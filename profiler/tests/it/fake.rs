@@ -420,8 +420,11 @@ async fn it_pauses_while_others_have_work_and_then_goes_on_where_it_was() {
         }
         loaded += i32::from(progress == Progress::Loading);
     };
-    let profile = measured(&profiler(&engine).beside(watched), &mut report).await.unwrap();
+    // Less than it waits, and more than measuring takes.
+    let within = profiler(&engine).within(Some(Duration::from_secs(20)));
+    let profile = measured(&within.beside(watched), &mut report).await.unwrap();
     assert!(start.elapsed() >= Duration::from_mins(1), "it did not wait");
+    assert!(!profile.detail.coarse, "what it waited was taken off its budget: {profile:?}");
     assert_eq!((paused.as_slice(), loaded), (&[0][..], 1), "it was not begun anew");
     assert!(profile.latency.iter().all(|point| (point.mean_us - 3_000.0).abs() < 1.0), "{profile:?}");
     assert!(

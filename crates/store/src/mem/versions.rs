@@ -2,10 +2,9 @@
 
 use super::State;
 use crate::VERSION_CHANGES_KEPT;
-use crate::check;
 use crate::error::{Error, Result};
 use crate::trials::ended;
-use crate::versions::{Signed, VersionAction, VersionChange, Wish, was_default};
+use crate::versions::{Signed, VersionAction, VersionChange, Wish, WishKept, was_default};
 use modelless_types::{Model, ModelId, TaskId, TenantId};
 use std::cmp::Reverse;
 
@@ -71,25 +70,16 @@ impl State {
     pub(super) fn wish(&mut self, id: ModelId, wish: Wish) -> Result<Option<VersionChange>> {
         let model = self.model(id)?;
         let mut evidence = self.evidence.get(&id).cloned().unwrap_or_default();
-        let granted = match wish {
-            Wish::Made(who) => {
-                evidence.promote = Some(who);
-                check::evidence(&evidence)?;
-                None
-            }
-            Wish::Granted(_) | Wish::Overtaken if evidence.promote.is_none() => return Ok(None),
-            Wish::Granted(at) => evidence.promote.take().map(|who| Signed { who, at }),
-            Wish::Overtaken => {
-                evidence.promote = None;
-                None
-            }
-        };
+        let kept = wish.upon(&mut evidence)?;
+        if matches!(kept, WishKept::Nobody) {
+            return Ok(None);
+        }
         self.evidence.insert(id, evidence);
         self.catalog.version += 1; // or nobody looks for it
         let default = self.promoted(model.task, model.tenant, &model.name).first().map(|(_, of)| *of);
-        match granted {
-            Some(by) if default != Some(id) => self.promote(id, by).map(Some),
-            Some(_) | None => Ok(None),
+        match kept {
+            WishKept::Granted(by) if default != Some(id) => self.promote(id, by).map(Some),
+            WishKept::Granted(_) | WishKept::Changed | WishKept::Nobody => Ok(None),
         }
     }
 

@@ -6,7 +6,7 @@ use super::{flags, measuring, trials};
 use crate::error::{Error, Result};
 use crate::records::{Evidence, UnixMicros};
 use crate::trials::ended;
-use crate::versions::{self, Signed, VersionAction, VersionChange, Wish};
+use crate::versions::{self, Signed, VersionAction, VersionChange, Wish, WishKept};
 use crate::{MEASURED_KEPT, VERSION_CHANGES_KEPT, check};
 use modelless_types::{ModelId, Profile, TaskId, TenantId};
 
@@ -109,23 +109,16 @@ pub(crate) async fn wish(db: &Db, model: ModelId, wish: Wish) -> Result<Option<V
     let now = tx.next("catalog").await?;
     let of = named(db, &mut tx, model).await?;
     let mut evidence = measuring::evidence_in(db, &mut tx, model).await?;
-    let granted = match wish {
-        Wish::Made(who) => {
-            evidence.promote = Some(who);
-            check::evidence(&evidence)?;
-            None
-        }
-        Wish::Granted(_) | Wish::Overtaken if evidence.promote.is_none() => return Ok(None),
-        Wish::Granted(at) => evidence.promote.take().map(|who| Signed { who, at }),
-        Wish::Overtaken => {
-            evidence.promote = None;
-            None
-        }
-    };
+    let kept = wish.upon(&mut evidence)?;
+    if matches!(kept, WishKept::Nobody) {
+        return Ok(None);
+    }
     measuring::change_evidence(&mut tx, model, &evidence).await?;
-    let noted = match granted {
-        Some(by) if !of.is_default(model) => Some(promoted_now(db, &mut tx, now, (model, &of), by).await?),
-        Some(_) | None => None,
+    let noted = match kept {
+        WishKept::Granted(by) if !of.is_default(model) => {
+            Some(promoted_now(db, &mut tx, now, (model, &of), by).await?)
+        }
+        WishKept::Granted(_) | WishKept::Changed | WishKept::Nobody => None,
     };
     tx.commit().await?;
     Ok(noted)
