@@ -252,7 +252,7 @@ fn beside(context: &Context) -> Result<Beside> {
     let mut load = demo::load(context, &server, &[stream])?;
     load.ask(&json!({"do": "learn"}))?;
     let client = Client { address: server.address() };
-    let inputs: Vec<String> = tensors(context.choose(60_000, 3_000), context.seed)
+    let inputs: Vec<String> = tensors(context.choose(60_000, 20_000), context.seed)
         .iter()
         .map(|body| STANDARD.encode(body))
         .collect();
