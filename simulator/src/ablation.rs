@@ -46,6 +46,11 @@ const IDEAS: &[Idea] = &[
         change: |world| each_worker(world, |worker| worker.foresight.caution = false),
     },
     Idea {
+        name: "`levels`",
+        without: "only the look ahead says how accurate answers are",
+        change: |world| each_worker(world, |worker| worker.foresight.levels = false),
+    },
+    Idea {
         name: "`gives_way`",
         without: "the first in line goes first while it can be in time",
         change: |world| each_worker(world, |worker| worker.foresight.gives_way = false),

@@ -146,6 +146,7 @@ mod tests {
             work: 1_000_000_000 / a_second,
             memory: Bytes(1_000),
             demand: 1,
+            least: 0,
             candidate: false,
         }
     }

@@ -24,7 +24,10 @@ impl World<'_> {
             }
         }
         self.planned = next;
-        self.asked.pass(planner.every);
+        // Before the first query there is nothing to watch, and what was supposed stands.
+        if self.now >= Time::ZERO + self.scenario.start {
+            self.asked.pass(planner.every);
+        }
         if self.now - Time::ZERO < self.scenario.start + self.scenario.duration {
             self.push_idle(self.now + planner.every, Ev::Plan);
         }
@@ -44,6 +47,10 @@ impl World<'_> {
                 work: known.run.work(known.max_batch),
                 memory: known.memory,
                 demand: self.asked.level(known.task, known.spec.ordinal),
+                least: self.asked.level_at_least(known.task, known.spec.ordinal, |ordinal| {
+                    let mut all = self.known.all_on(at);
+                    all.find(|v| v.task == known.task && v.spec.ordinal == ordinal).map(|v| v.spec.accuracy)
+                }),
                 candidate: false,
             };
             Some(PlanDevice {

@@ -5,8 +5,9 @@ use crate::hire::{self, Asked, Counts};
 use crate::world::{Ev, World};
 use modelless_decision::Moments;
 use modelless_decision::hire::Kind;
+use modelless_decision::query::Class;
 use modelless_decision::worker::Event;
-use modelless_types::{Micros, Time};
+use modelless_types::{Micros, TaskId, Time};
 use std::collections::BTreeMap;
 
 const EVERY: Micros = Micros::from_secs(1);
@@ -66,7 +67,9 @@ impl World<'_> {
         for at in 0..self.nodes.len() {
             self.nodes[at].up = self.rented.lives[at] == Life::Here;
         }
-        if !self.rented.any {
+        // Without a time before the first query nobody could have watched anything.
+        let planned = self.scenario.planner.is_some() && self.scenario.start > Micros::ZERO;
+        if !self.rented.any && !planned {
             return;
         }
         let known = std::rc::Rc::clone(&self.known);
@@ -81,6 +84,12 @@ impl World<'_> {
             let times = std::iter::from_fn(|| source.next()).take_while(|at| *at < SAMPLE);
             sample.extend(times.map(|at| (at.0 / EVERY.0, (admitted.class, admitted.latency))));
         }
+        if planned {
+            self.suppose(&sample);
+        }
+        if !self.rented.any {
+            return;
+        }
         sample.sort_unstable();
         for second in 0..SAMPLE.0 / EVERY.0 {
             for (_, asked) in sample.iter().filter(|(at, _)| *at == second) {
@@ -90,6 +99,18 @@ impl World<'_> {
         }
         self.hire();
         self.push_idle(Time::ZERO + self.scenario.start + EVERY, Ev::Hire);
+    }
+
+    /// The planner knows what a sample of the load asks for, as what hires does: a live one was there before.
+    fn suppose(&mut self, sample: &[(u64, Asked)]) {
+        let mut rates: BTreeMap<TaskId, BTreeMap<Class, f64>> = BTreeMap::new();
+        for (_, (class, _)) in sample {
+            *rates.entry(class.task).or_default().entry(*class).or_default() +=
+                1.0 / SAMPLE.as_millis_f64() * 1e3;
+        }
+        for (task, rates) in rates {
+            self.asked.suppose(task, &rates.into_iter().collect::<Vec<_>>());
+        }
     }
 
     /// A second has passed: who has left is gone, and who is wanted is asked for.
@@ -141,6 +162,8 @@ impl World<'_> {
                     has += 1;
                 }
             }
+            // A scheduler that has not watched for as long as it remembers lets nobody go.
+            let most = if self.rented.counts.watched() { most } else { usize::MAX };
             for node in nodes.iter().rev() {
                 let rented = self.scenario.nodes[*node].rented.is_some();
                 if has > most && rented && hired(&self.rented.lives[*node]) {

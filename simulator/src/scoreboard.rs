@@ -27,6 +27,19 @@ pub struct Plan {
     pub seeds: Vec<u64>,
     /// At most so long, in virtual seconds; four times that where machines are rented.
     pub seconds: u64,
+    /// Only these policies; none says all.
+    pub policies: Vec<String>,
+}
+
+impl Plan {
+    /// Who decides in turn: what is live, and then the others.
+    fn who(&self) -> impl Iterator<Item = Option<&'static Baseline>> {
+        let all = std::iter::once(None).chain(BASELINES.iter().map(Some));
+        all.filter(|policy| {
+            let name = policy.map_or(OURS, |policy| policy.name);
+            self.policies.is_empty() || self.policies.iter().any(|wanted| wanted == name)
+        })
+    }
 }
 
 /// A figure over seeds.
@@ -80,8 +93,7 @@ pub fn board(files: &[&Path], plan: &Plan, mut tell: impl FnMut(&Row)) -> Result
         let headroom = headroom(path, plan.seconds)?;
         for load in &plan.loads {
             let world = cut(File::load(path, load * headroom)?, plan.seconds);
-            let who = std::iter::once(None).chain(BASELINES.iter().map(Some));
-            for policy in who {
+            for policy in plan.who() {
                 let row = row(&world, *load, policy, &plan.seeds)?;
                 tell(&row);
                 rows.push(row);
@@ -297,7 +309,7 @@ mod tests {
         assert_eq!(beaten(&ours, &row("c", 0.05, 0.01, 0.81)), Some("more accurate answers"));
         assert_eq!(beaten(&ours, &row("d", 0.2, 0.01, 0.9)), None);
         let rows = [ours, row("a", 0.02, 0.01, 0.7)];
-        let plan = Plan { loads: vec![1.0], seeds: vec![1, 2], seconds: 1 };
+        let plan = Plan { loads: vec![1.0], seeds: vec![1, 2], seconds: 1, policies: Vec::new() };
         let text = markdown(&rows, &plan, "this");
         assert!(
             text.contains("* s at 1.00: a has fewer violations") && text.contains("| 1.00 | modelless |"),

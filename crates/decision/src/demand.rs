@@ -5,7 +5,7 @@
 
 use crate::query::Class;
 use alloc::collections::BTreeMap;
-use modelless_types::{Micros, TaskId};
+use modelless_types::{Accuracy, Micros, TaskId};
 
 /// What came so long ago counts half.
 pub const HALF_LIFE: Micros = Micros::from_secs(30);
@@ -53,10 +53,24 @@ impl Lately {
         if self.watched < HALF_LIFE {
             return 0;
         }
-        let asked =
-            self.classes.iter().filter(|(class, _)| class.task == task && class.admits.contains(ordinal));
-        let count: f64 = asked.map(|(_, count)| count).sum();
-        doublings(count)
+        self.count(task, |class| class.admits.contains(ordinal))
+    }
+
+    /// The same of those classes only that nothing less accurate may answer.
+    pub fn level_at_least(&self, task: TaskId, ordinal: u8, accuracy: impl Fn(u8) -> Option<Accuracy>) -> u8 {
+        if self.watched < HALF_LIFE {
+            return 0;
+        }
+        let least = |class: &Class| {
+            let all = class.admits.iter().filter_map(|ordinal| Some((accuracy(ordinal)?, ordinal)));
+            all.min().map(|(_, ordinal)| ordinal)
+        };
+        self.count(task, |class| class.admits.contains(ordinal) && least(class) == Some(ordinal))
+    }
+
+    fn count(&self, task: TaskId, of: impl Fn(&Class) -> bool) -> u8 {
+        let asked = self.classes.iter().filter(|(class, _)| class.task == task && of(class));
+        doublings(asked.map(|(_, count)| count).sum())
     }
 }
 

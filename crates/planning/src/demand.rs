@@ -8,7 +8,7 @@
 use modelless_decision::demand::{self, Lately};
 use modelless_decision::query::Class;
 use modelless_live::Member;
-use modelless_types::{Micros, TaskId};
+use modelless_types::{Accuracy, Micros, TaskId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -82,6 +82,11 @@ impl Demands {
     /// How much is asked of the classes that a variant may answer, in doublings.
     pub fn level(&self, task: TaskId, ordinal: u8) -> u8 {
         self.lately.level(task, ordinal)
+    }
+
+    /// The same of those classes only that nothing less accurate may answer.
+    pub fn level_at_least(&self, task: TaskId, ordinal: u8, accuracy: impl Fn(u8) -> Option<Accuracy>) -> u8 {
+        self.lately.level_at_least(task, ordinal, accuracy)
     }
 }
 
@@ -162,5 +167,25 @@ mod tests {
         assert_eq!(demands.level(TASK, 0), 7, "what came meanwhile is not told yet");
         demands.look(&[gateway(1, 128 + 128 * 20)], SECOND);
         assert_eq!(demands.level(TASK, 0), 9, "not as if all of it had come at once, which would be 12");
+    }
+
+    #[test]
+    fn what_only_some_may_answer_counts_for_the_least_accurate_of_them() {
+        let mut demands = watched(0);
+        demands.suppose(
+            TASK,
+            &[
+                (Class { task: TASK, admits: [0, 1, 2].into_iter().collect() }, 100.0),
+                (Class { task: TASK, admits: [0, 2].into_iter().collect() }, 1.0),
+            ],
+        );
+        // The second is the least accurate, then the first.
+        let accuracy = |ordinal: u8| Accuracy::from_ppm([800_000, 700_000, 900_000][usize::from(ordinal)]);
+        let least = |accuracy: &dyn Fn(u8) -> Option<Accuracy>| {
+            [0, 1, 2].map(|ordinal| demands.level_at_least(TASK, ordinal, accuracy))
+        };
+        assert_eq!(least(&accuracy), [6, 13, 0]);
+        // Where the second cannot run, all of it is for the first.
+        assert_eq!(least(&|ordinal| accuracy(ordinal).filter(|_| ordinal != 1)), [13, 0, 0]);
     }
 }

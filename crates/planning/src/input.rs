@@ -5,9 +5,9 @@ use crate::ahead::Aheads;
 use crate::demand::Demands;
 use modelless_decision::plan::{Input, PlanDevice, PlanTask, PlanVariant};
 use modelless_store::Catalog;
-use modelless_types::{DeviceIx, ModelId, Task, Variant};
+use modelless_types::{Accuracy, DeviceIx, ModelId, Task, TaskId, Variant};
 use modelless_wire::NodeStatus;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Only what a node offers and has a profile for can be planned there.
 pub fn input(
@@ -17,6 +17,7 @@ pub fn input(
     (asked, aheads): (&Asked, &Aheads),
 ) -> Input {
     let defaults = catalog.defaults();
+    let least = accuracies(catalog);
     let device = |node: &NodeStatus| PlanDevice {
         node: node.node,
         device: DeviceIx(0),
@@ -25,7 +26,7 @@ pub fn input(
         variants: catalog
             .variants
             .iter()
-            .filter_map(|variant| planned((catalog, &defaults), node, variant, &asked.demands))
+            .filter_map(|variant| planned((catalog, &defaults), node, variant, (&asked.demands, &least)))
             .collect(),
     };
     let task = |task: &Task| PlanTask {
@@ -41,11 +42,26 @@ pub fn input(
     }
 }
 
+/// What each variant's accuracy is, of those that were measured or declared anywhere: where it is lowest.
+fn accuracies(catalog: &Catalog) -> BTreeMap<(TaskId, u8), Accuracy> {
+    let mut all = BTreeMap::new();
+    for variant in &catalog.variants {
+        let model = catalog.models.iter().find(|model| model.id == variant.model);
+        let task = model.and_then(|model| catalog.tasks.iter().find(|task| task.id == model.task));
+        let Some(task) = task else { continue };
+        let of = |profile| catalog.floor_accuracy(task, variant.id, profile);
+        if let Some(least) = variant.profiles.iter().map(of).min() {
+            all.insert((task.id, variant.ordinal), least);
+        }
+    }
+    all
+}
+
 fn planned(
     (catalog, defaults): (&Catalog, &BTreeSet<ModelId>),
     node: &NodeStatus,
     variant: &Variant,
-    demands: &Demands,
+    (demands, least): (&Demands, &BTreeMap<(TaskId, u8), Accuracy>),
 ) -> Option<PlanVariant> {
     let task = catalog.models.iter().find(|model| model.id == variant.model)?.task;
     let asked = catalog.tasks.iter().find(|known| known.id == task)?;
@@ -64,6 +80,7 @@ fn planned(
         work: run.work(profile.largest_batch(variant.settings.max_batch)),
         memory: profile.memory,
         demand: demands.level(task, variant.ordinal),
+        least: demands.level_at_least(task, variant.ordinal, |ordinal| least.get(&(task, ordinal)).copied()),
         candidate: !defaults.contains(&variant.model),
     })
 }

@@ -307,6 +307,7 @@ impl AnswerHead {
                 Reason::Loaded => 6,
                 Reason::Rerun => 7,
                 Reason::Spare => 8,
+                Reason::Affordable => 9,
             },
             report,
         }
@@ -334,6 +335,7 @@ impl AnswerHead {
                 6 => Reason::Loaded,
                 7 => Reason::Rerun,
                 8 => Reason::Spare,
+                9 => Reason::Affordable,
                 _ => return Err("an unknown reason"),
             },
         };

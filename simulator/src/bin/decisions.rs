@@ -186,6 +186,7 @@ fn planned() -> f64 {
         work: 1_000_000 + u64::from(id) * 7_919 % 500_000,
         memory: Bytes::from_mib(500),
         demand: u8::try_from(id % 7).unwrap_or(0),
+        least: 0,
         candidate: false,
     };
     let variants: Vec<PlanVariant> = (1..=VARIANTS).map(variant).collect();

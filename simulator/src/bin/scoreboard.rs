@@ -1,4 +1,4 @@
-//! `scoreboard [--short] [--ablate] [--out DIR] [--seeds N] [--seconds N] [--loads A,B,..] SCENARIO.toml...`, `scoreboard --published DIR [--out DIR]`
+//! `scoreboard [--short] [--ablate] [--out DIR] [--seeds N] [--seconds N] [--loads A,B,..] [--policies A,B,..] SCENARIO.toml...`, `scoreboard --published DIR [--out DIR]`
 //! and `scoreboard --tune DIR`.
 //!
 //! `cargo xtask scoreboard` starts it with the published scenarios, with what papers claim, or with the grid of the search.
@@ -24,14 +24,23 @@ struct Options {
 }
 
 fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
-    let full = Plan { loads: vec![0.3, 0.6, 0.9, 1.2, 1.5], seeds: (1..=5).collect(), seconds: 30 };
+    let full = Plan {
+        loads: vec![0.3, 0.6, 0.9, 1.2, 1.5],
+        seeds: (1..=5).collect(),
+        seconds: 30,
+        policies: Vec::new(),
+    };
     let mut options =
         Options { plan: full, out: None, scenarios: Vec::new(), published: None, ablate: false, tune: None };
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text:?} is no number"));
         match arg.as_str() {
-            "--short" => options.plan = Plan { loads: vec![0.9], seeds: vec![1, 2], seconds: 3 },
+            "--short" => {
+                let (loads, seeds) = (vec![0.9], vec![1, 2]);
+                options.plan = Plan { loads, seeds, seconds: 3, policies: Vec::new() };
+            }
+            "--policies" => options.plan.policies = value()?.split(',').map(str::to_owned).collect(),
             "--out" => options.out = Some(PathBuf::from(value()?)),
             "--ablate" => options.ablate = true,
             "--published" => options.published = Some(PathBuf::from(value()?)),

@@ -190,6 +190,7 @@ fn variant(id: u32, task: TaskId, demand: u8) -> PlanVariant {
         work: 1,
         memory: Bytes(10),
         demand,
+        least: 0,
         candidate: false,
     }
 }

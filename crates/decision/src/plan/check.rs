@@ -138,6 +138,7 @@ mod tests {
             work: 1,
             memory: Bytes(10),
             demand: 0,
+            least: 0,
             candidate: false,
         });
         let device = PlanDevice {

@@ -54,6 +54,9 @@ pub struct PlanVariant {
     /// Coarse, so that a plan rests while demand only wavers.
     #[serde(default)]
     pub demand: u8,
+    /// The same of those classes only that nothing less accurate may answer.
+    #[serde(default)]
+    pub least: u8,
     /// Of a version that answers only where it is pinned.
     #[serde(default)]
     pub candidate: bool,
@@ -172,6 +175,7 @@ const PASSES: usize = 8;
 
 /// Fills one device after the other.
 fn pass(input: &Input, (before, expected): (&BTreeSet<Pin>, &Foreseen), mut plan: Plan) -> Plan {
+    let devices = float(input.devices.len());
     let there: BTreeSet<(NodeId, DeviceIx)> =
         input.devices.iter().map(|device| (device.node, device.device)).collect();
     let mut stands = Stands::new();
@@ -188,7 +192,7 @@ fn pass(input: &Input, (before, expected): (&BTreeSet<Pin>, &Foreseen), mut plan
             }
         }
         let from = plan.pins.len();
-        pin_device(device, (before, expected, &stands), &mut plan);
+        pin_device(device, devices, (before, expected, &stands), &mut plan);
         for pin in &plan.pins[from..] {
             *stands.entry(pin.variant).or_default() += 1;
         }
@@ -245,8 +249,44 @@ impl Expected {
     }
 }
 
+#[expect(clippy::cast_precision_loss, reason = "a count of devices")]
+fn float(n: usize) -> f64 {
+    n as f64
+}
+
+/// Where the most accurate of every task would be busy for more than this share of the time of all devices, what carries most comes first.
+const CARRIED: f64 = 0.5;
+/// What is pinned for that stays until so much less is asked.
+const CARRIED_STILL: f64 = CARRIED / 4.0;
+
+/// Of each task what takes the least device time for those who are asked of it: for each floor that is asked under the one with the least
+/// of those that keep it. Nothing while the most accurate could carry all.
+fn carriers(device: &PlanDevice, devices: f64, before: &dyn Fn(VariantId) -> bool) -> BTreeSet<VariantId> {
+    let mut of_task: BTreeMap<TaskId, Vec<&PlanVariant>> = BTreeMap::new();
+    for variant in device.variants.iter().filter(|variant| !variant.candidate) {
+        of_task.entry(variant.task).or_default().push(variant);
+    }
+    let best = |of_task: &Vec<&PlanVariant>| {
+        let all = of_task.iter().max_by_key(|v| (v.accuracy, core::cmp::Reverse(v.work)))?;
+        #[expect(clippy::cast_precision_loss, reason = "a time in nanoseconds")]
+        let each = all.work as f64 / 1e9;
+        Some(per_s_at_most(of_task.iter().map(|v| v.demand).max()?) * each)
+    };
+    let busy: f64 = of_task.values().filter_map(best).sum();
+    let mut carriers = BTreeSet::new();
+    for variants in of_task.values() {
+        for asked in variants.iter().filter(|variant| variant.least > 0) {
+            let keeps = variants.iter().filter(|v| v.accuracy >= asked.accuracy);
+            carriers.extend(keeps.min_by_key(|v| (v.work, v.latency, v.id)).map(|v| v.id));
+        }
+    }
+    let pinned = carriers.iter().any(|id| before(*id));
+    if busy > if pinned { CARRIED_STILL } else { CARRIED } * devices { carriers } else { BTreeSet::new() }
+}
+
 fn pin_device(
     device: &PlanDevice,
+    devices: f64,
     (before, expected, stands): (&BTreeSet<Pin>, &Foreseen, &Stands),
     plan: &mut Plan,
 ) {
@@ -262,7 +302,8 @@ fn pin_device(
         report.push(Step { node: device.node, variant: variant.id, why, beaten_by });
     };
     let mut chosen = BTreeSet::new();
-    for (rank, variant, beaten_by) in in_turn(device, (expected, stands), &pinned_before) {
+    let carriers = carriers(device, devices, &pinned_before);
+    for (rank, variant, beaten_by) in in_turn(device, (expected, stands), &carriers, &pinned_before) {
         if plan.sleeps(variant.task) {
             let step = plan.tasks.iter().find(|step| step.task == variant.task);
             let why = step.map_or("its task sleeps", |step| step.why.as_str());
@@ -301,6 +342,7 @@ fn figures(variant: &PlanVariant) -> String {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
+    Carries,
     Parachute,
     Best,
     Widest,
@@ -312,6 +354,7 @@ enum Rank {
 impl Rank {
     fn why(self) -> &'static str {
         match self {
+            Self::Carries => "pinned as what carries most of what is asked of its task",
             Self::Parachute => "pinned as the fastest of its task",
             Self::Best => "pinned as the most accurate of its task",
             Self::Widest => "pinned as that of its task which can do most",
@@ -336,6 +379,7 @@ type InTurn<'a> = (Rank, &'a PlanVariant, Option<VariantId>);
 fn in_turn<'a>(
     device: &'a PlanDevice,
     (expected, stands): (&Foreseen, &Stands),
+    carriers: &BTreeSet<VariantId>,
     before: &dyn Fn(VariantId) -> bool,
 ) -> Vec<InTurn<'a>> {
     let tasks: BTreeSet<TaskId> = device.variants.iter().map(|v| v.task).collect();
@@ -363,6 +407,8 @@ fn in_turn<'a>(
                 Rank::Beaten
             } else if candidate {
                 Rank::Candidate
+            } else if carriers.contains(&variant.id) {
+                Rank::Carries
             } else if core::mem::take(&mut parachute) {
                 Rank::Parachute
             } else if Some(variant.accuracy) == most {

@@ -13,6 +13,7 @@ fn variant(id: u32, task: u32, ppm: u32, us: u64, mib: u64) -> PlanVariant {
         work: us * 1_000,
         memory: Bytes::from_mib(mib),
         demand: 0,
+        least: 0,
         candidate: false,
     }
 }
@@ -262,4 +263,48 @@ proptest::proptest! {
         let second = plan(&input, &first);
         proptest::prop_assert_eq!(&second.pins, &first.pins);
     }
+}
+
+#[test]
+fn what_carries_most_comes_first_once_the_most_accurate_could_not_carry_it_and_stays_until_it_surely_could() {
+    // The fastest alone, what takes least in batches, and the most accurate; room for two.
+    let input = |demand: u8, least: u8| {
+        let asked = |v: PlanVariant, least, work| PlanVariant { work, demand, least, ..v };
+        let variants = alloc::vec![
+            asked(variant(1, 1, 780_000, 3_000, 10), 0, 500_000),
+            asked(variant(2, 1, 770_000, 18_000, 10), least, 300_000),
+            asked(variant(3, 1, 830_000, 32_000, 10), 0, 1_250_000),
+        ];
+        device(20, variants)
+    };
+    let first = |plan: &Plan| plan.report.first().map(|step| step.variant.0);
+    // 500 a second of 1.25 ms each would keep it busy for more than half of its time; 50 would not.
+    let (much, little) = (crate::demand::level_of(500.0), crate::demand::level_of(50.0));
+    let calm = plan(&input(little, little), &Plan::default());
+    assert_eq!(pinned(&calm), [1, 3]);
+    let busy = plan(&input(much, much), &calm);
+    assert_eq!((pinned(&busy), first(&busy)), (alloc::vec![1, 2], Some(2)));
+    assert!(
+        busy.report[0].why.starts_with("pinned as what carries most of what is asked"),
+        "{:?}",
+        busy.report
+    );
+    // Half as much would not have moved it, and does not move it back.
+    assert_eq!(pinned(&plan(&input(much - 2, much - 2), &calm)), [1, 3]);
+    assert_eq!(pinned(&plan(&input(much - 2, much - 2), &busy)), [1, 2]);
+    assert_eq!(pinned(&plan(&input(little, little), &busy)), [1, 3]);
+}
+
+#[test]
+fn each_floor_that_is_asked_under_has_what_carries_it() {
+    // Half of what is asked may be answered by all three, the other half only by the last.
+    let much = crate::demand::level_of(500.0);
+    let asked = |v: PlanVariant, least, work| PlanVariant { work, demand: much, least, ..v };
+    let variants = alloc::vec![
+        asked(variant(1, 1, 780_000, 3_000, 10), 0, 500_000),
+        asked(variant(2, 1, 770_000, 18_000, 10), much, 300_000),
+        asked(variant(3, 1, 800_000, 27_000, 10), much, 650_000),
+        asked(variant(4, 1, 830_000, 32_000, 10), 0, 1_250_000),
+    ];
+    assert_eq!(pinned(&plan(&device(20, variants), &Plan::default())), [2, 3]);
 }

@@ -292,7 +292,7 @@ impl Ahead {
         serving: &[&WorkerVariant],
     ) {
         // At its credit it is not told what has come since.
-        let full = size(worker.open()).saturating_mul(2) >= worker.credit();
+        let full = worker.is_at_credit();
         let more = f64::from(worker.config.foresight.margin_permille) / 1e3;
         let reserve = f64::from(worker.config.foresight.reserve_permille) / 1e3;
         let mut streams: Vec<Stream> = Vec::new();
@@ -369,10 +369,12 @@ impl Ahead {
         let Some(gear) = self.gears.iter().position(|gear| gear.id == variant) else { return u32::MAX };
         let lane = self.free[0];
         let start = self.gears[gear].apart.unwrap_or(lane);
-        let end = start + self.gears[gear].takes(size(members)) * play.scale;
+        // Beyond the batch that pays the rest is left for the next one: see `Draw::smaller`.
+        let count = size(members).min(self.gears[gear].best);
+        let end = start + self.gears[gear].takes(count) * play.scale;
         // A server's time is nobody else's.
         play.table.free[0] = if self.gears[gear].apart.is_some() { lane } else { end };
-        play.take(gear, size(members), start, end);
+        play.take(gear, count, start, end);
         play.ends()
     }
 

@@ -1,5 +1,6 @@
 //! What the worker is told and what it wants done.
 
+use super::reason::Reason;
 use crate::estimate::{Moments, RunModel};
 use crate::machine::{Rank, Ranked};
 use crate::query::{Class, Query};
@@ -7,7 +8,7 @@ use crate::replica::Host;
 use alloc::string::String;
 use alloc::vec::Vec;
 use modelless_types::{
-    Accuracy, Batching, Bytes, DeviceIx, Engine, Micros, ModelId, Prefer, PricePerHour, QueryKey, Refusal,
+    Accuracy, Batching, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, QueryKey, Refusal,
     ReplicaState, TaskId, Time, VariantId,
 };
 use serde::{Deserialize, Serialize};
@@ -86,6 +87,7 @@ pub struct WorkerConfig {
 /// off, so that what it is worth can be measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "each switches one idea off")]
 pub struct Foresight {
     /// Those who will probably come count beside those who wait.
     pub to_come: bool,
@@ -100,6 +102,8 @@ pub struct Foresight {
     pub pool: u8,
     /// Batches are taken to last the longer, where variants are compared, the more were missed lately although room had been found for all.
     pub caution: bool,
+    /// No class is answered by a variant that the device could not afford for all that is asked of it: see `level`.
+    pub levels: bool,
 }
 
 impl Default for Foresight {
@@ -111,6 +115,7 @@ impl Default for Foresight {
             gives_way: true,
             pool: 4,
             caution: true,
+            levels: true,
         }
     }
 }
@@ -232,42 +237,6 @@ impl Failure {
     /// The process is gone, and what it ran is suspected.
     pub(super) const fn died(self) -> bool {
         matches!(self, Self::Process | Self::Hung)
-    }
-}
-
-/// Why a query is answered by the variant it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Reason {
-    /// Best by what the query prefers among all that its goals admit.
-    Preferred(Prefer),
-    /// The backlog or its slack left no time for what it would have preferred.
-    InTime,
-    /// The only one its goals admit.
-    Only,
-    /// It shares the batch of a query that was due earlier.
-    Joined,
-    /// It had to be loaded first.
-    Loaded,
-    /// Rerun alone after its batch had failed.
-    Rerun,
-    /// Nothing else was to be done.
-    Spare,
-}
-
-impl Reason {
-    /// As shown in answers.
-    pub const fn text(self) -> &'static str {
-        match self {
-            Self::Preferred(Prefer::Accuracy) => "most accurate that meets the goals",
-            Self::Preferred(Prefer::Cost) => "cheapest that meets the goals",
-            Self::Preferred(Prefer::Latency) => "fastest that meets the goals",
-            Self::InTime => "best that could still be in time",
-            Self::Only => "only one that meets the goals",
-            Self::Joined => "shares the batch of an earlier query",
-            Self::Loaded => "loaded for this query",
-            Self::Rerun => "rerun alone after its batch failed",
-            Self::Spare => "nothing else was to be done",
-        }
     }
 }
 

@@ -6,10 +6,12 @@
 //! before anything is shed, and an overload that stays keeps the variant with the highest throughput.
 
 use super::ahead::{Ahead, Whom};
-use super::api::{Reason, WorkerVariant};
+use super::api::WorkerVariant;
 use super::lanes::Lane;
+use super::level::Level;
 use super::machine::Worker;
 use super::queue::Waiting;
+use super::reason::Reason;
 use crate::estimate::Moments;
 use crate::query::Class;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -76,6 +78,7 @@ impl Worker {
                 price,
                 serving: &serving,
                 ahead: &ahead,
+                level: self.levels.get(&lane.device),
                 head,
                 others: OnceCell::new(),
             };
@@ -167,6 +170,8 @@ struct Draw<'a> {
     serving: &'a [&'a WorkerVariant],
     /// Made when it is asked for the first time.
     ahead: &'a OnceCell<Ahead>,
+    /// What may answer whom for now.
+    level: Option<&'a Level>,
     head: &'a Waiting,
     /// See [`Draw::others`].
     others: OnceCell<Vec<&'a Waiting>>,
@@ -222,8 +227,26 @@ impl<'a> Draw<'a> {
     }
 
     fn best(&self) -> Option<Binding> {
-        let mut order: Vec<&WorkerVariant> = self.admitted().copied().collect();
+        let class = &self.head.query.class;
+        let allowed = self.admitted().filter(|v| self.allows(class, v)).copied().collect();
+        // Rates say nothing of one who has little time left: rather a variant that the device cannot afford for all than none.
+        let limited = self.level.is_some_and(|level| level.limits(class));
+        self.best_of(allowed).or_else(|| {
+            let all = || self.admitted().copied().collect();
+            if limited { self.best_of(all()) } else { None }
+        })
+    }
+
+    fn allows(&self, class: &Class, variant: &WorkerVariant) -> bool {
+        self.level.is_none_or(|level| level.allows(class, variant.id))
+    }
+
+    fn best_of(&self, mut order: Vec<&WorkerVariant>) -> Option<Binding> {
+        // Whether what it would prefer is beyond what the device can afford.
+        let admitted = self.admitted().count();
+        let liked = || self.admitted().min_by(|a, b| self.preferred(a, b)).map(|v| v.id);
         order.sort_by(|a, b| self.preferred(a, b));
+        let beyond = order.len() < admitted && liked() != order.first().map(|v| v.id);
         // The first by preference of those with which the fewest are missed. After the first the one that takes the least of the
         // device is looked at: if not all can be answered it is likely to be that, and the others need not be played to the end.
         let mut turns: Vec<usize> = (0..order.len()).collect();
@@ -234,8 +257,9 @@ impl<'a> Draw<'a> {
         let mut chosen: Option<(u32, usize, Vec<&Waiting>, &WorkerVariant, Reason)> = None;
         for (turn, rank) in turns.into_iter().enumerate() {
             let variant = order[rank];
-            let lead = match (order.len(), rank) {
+            let lead = match (admitted, rank) {
                 (1, _) => Reason::Only,
+                (_, 0) if beyond => Reason::Affordable,
                 (_, 0) => Reason::Preferred(self.head.query.prefer),
                 _ => Reason::InTime,
             };
@@ -345,7 +369,8 @@ impl<'a> Draw<'a> {
         let start = self.start(variant);
         let mut members: Vec<&Waiting> = Vec::with_capacity(largest.min(self.others().len() + 1));
         let mut tightest = f64::INFINITY;
-        let others = self.others().iter().copied().filter(|w| admits(&w.query.class, variant));
+        let may = |class: &Class| admits(class, variant) && self.allows(class, variant);
+        let others = self.others().iter().copied().filter(|w| may(&w.query.class));
         for waiting in core::iter::once(self.head).chain(others) {
             if members.len() >= largest {
                 break;

@@ -7,6 +7,7 @@ use super::caution::Caution;
 use super::drift::Drift;
 use super::lanes::{Batch, Lane, Member};
 use super::learn::Handover;
+use super::level::Level;
 use super::narrowing::Company;
 use super::needs::Needs;
 use super::pressure;
@@ -62,6 +63,8 @@ pub struct Worker {
     pub(super) seen: BTreeMap<VariantId, Time>,
     /// How long corrections have been far from, or near to, what the profile says.
     pub(super) drifts: BTreeMap<VariantId, Drift>,
+    /// Which variants each device can afford.
+    pub(super) levels: BTreeMap<DeviceIx, Level>,
     /// What the machine does beside this.
     pub(super) host: pressure::Machine,
     /// What lanes side by side do to each other, and how many are open.
@@ -109,6 +112,7 @@ impl Worker {
             lent: None,
             seen: BTreeMap::new(),
             drifts: BTreeMap::new(),
+            levels: BTreeMap::new(),
             host: pressure::Machine::default(),
             company: Company::default(),
             look_back: None,
@@ -212,6 +216,7 @@ impl Worker {
                 if self.lanes[at].next.is_some() || self.closes(at) {
                     break;
                 }
+                self.reconsider_level(now, self.lanes[at].device);
                 match self.bind_for(now, &self.lanes[at]) {
                     Bound::Batch(binding) => self.bind(now, at, &binding),
                     Bound::Late(keys) => {

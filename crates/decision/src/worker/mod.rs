@@ -14,6 +14,7 @@
 //! | `ahead` | what would become of those who wait, if some batch ran first |
 //! | `caution` | how much more has to be reckoned with than is foreseen |
 //! | `flow` | at what rate queries come to gateways |
+//! | `level` | which variants a device can afford for all that is asked of it |
 //! | `batching` | how large batches become and how long they wait for more |
 //! | `spare` | what is done while nothing else is to be done |
 //! | `shedding` | who gives way when not all can be in time |
@@ -22,6 +23,7 @@
 //! | `ending` | what becomes of the members of a batch that ended |
 //! | `quarantine` | members of crashed batches, rerun alone |
 //! | `trust` | whether a death is an input's doing or its variant's |
+//! | `reason` | why a query is answered by the variant it is |
 //! | `report` | what is made known to gateways and people |
 //! | `lanes` | batches on their way through preparation and the device |
 //! | `apart` | batches on servers, which hold no lane |
@@ -48,6 +50,7 @@ mod ending;
 mod flow;
 mod lanes;
 mod learn;
+mod level;
 mod load;
 mod machine;
 mod narrowing;
@@ -57,6 +60,7 @@ mod place;
 mod pressure;
 mod quarantine;
 mod queue;
+mod reason;
 mod report;
 mod residency;
 mod shedding;
@@ -66,10 +70,11 @@ mod times;
 mod trust;
 
 pub use api::{
-    Action, BatchId, DeviceConfig, EVICTED, Event, Failure, Foresight, LaneIx, Outcome, Reason, UNLOADED,
+    Action, BatchId, DeviceConfig, EVICTED, Event, Failure, Foresight, LaneIx, Outcome, UNLOADED,
     WorkerConfig, WorkerVariant,
 };
 pub(crate) use api::{draining, is_draining};
 pub use load::WorkerLoad;
 pub use machine::Worker;
+pub use reason::Reason;
 pub use report::ReplicaView;

@@ -126,6 +126,11 @@ impl Worker {
         if self.draining { 0 } else { self.lanes.iter().map(a_lane).sum::<u32>() + beside }
     }
 
+    /// Whether it has nearly all that it may have: then it is not told of what comes to gateways.
+    pub(super) fn is_at_credit(&self) -> bool {
+        u32::try_from(self.open()).unwrap_or(u32::MAX).saturating_mul(2) >= self.credit()
+    }
+
     /// What goes back with every frame: credit and how long a new query would wait.
     pub fn report(&self, now: Time) -> NodeReport {
         let credit = self.credit();

@@ -15,11 +15,12 @@
 //!
 //! What is bound but has not begun steps back at once when a query comes.
 
-use super::api::{Action, Failure, Reason, WorkerVariant};
+use super::api::{Action, Failure, WorkerVariant};
 use super::bind::{Binding, admits};
 use super::lanes::{Batch, Lane};
 use super::machine::Worker;
 use super::queue::Waiting;
+use super::reason::Reason;
 use crate::query::{Class, Query};
 use alloc::vec::Vec;
 use core::cmp::Ordering;

@@ -3,7 +3,8 @@
 use crate::common::{TASK, query};
 use modelless_decision::query::Query;
 use modelless_decision::worker::{
-    Action, BatchId, DeviceConfig, Event, Failure, Foresight, Outcome, Worker, WorkerConfig, WorkerVariant,
+    Action, BatchId, DeviceConfig, Event, Failure, Foresight, Outcome, Reason, Worker, WorkerConfig,
+    WorkerVariant,
 };
 use modelless_decision::{Machine, Moments, RunModel};
 use modelless_types::{
@@ -35,6 +36,9 @@ fn variant(at: u8, one_us: f64) -> WorkerVariant {
         keep: None,
     }
 }
+
+/// Time for the slow one, and hardly more.
+const ALONE: Micros = Micros(1_300);
 
 struct World {
     worker: Worker,
@@ -86,6 +90,19 @@ impl World {
         self.feed(Event::Arrive(query))
     }
 
+    /// So many come, of each kind in turn, and go away at once: they only show how queries come.
+    fn show(&mut self, many: u64, every: u64, admits: &[&[u8]]) {
+        for (key, admits) in (1_000..1_000 + many).zip(admits.iter().cycle()) {
+            let since = self.now;
+            let actions = self.arrive(key, admits, ALONE);
+            self.feed(Event::Cancel { key: QueryKey(key) });
+            if let Some((batch, ..)) = bound(&actions) {
+                self.prepared(batch);
+            }
+            self.now = since + Micros(every);
+        }
+    }
+
     fn prepared(&mut self, batch: BatchId) -> Vec<Action> {
         self.feed(Event::Prepared { batch, dropped: Vec::new() })
     }
@@ -122,6 +139,13 @@ fn bound(actions: &[Action]) -> Option<(BatchId, u32, Vec<u64>)> {
     })
 }
 
+fn reasons(actions: &[Action]) -> Vec<Reason> {
+    let of = |action: &Action| {
+        if let Action::Prepare { reasons, .. } = action { Some(reasons.clone()) } else { None }
+    };
+    actions.iter().find_map(of).unwrap_or_default()
+}
+
 #[test]
 fn an_idle_device_gives_the_most_accurate_that_is_in_time() {
     let mut world = World::new(100, &[0, 1]);
@@ -148,7 +172,8 @@ fn what_waits_at_gateways_makes_answers_cheaper_until_its_first_deadline_is_past
 #[test]
 fn who_will_probably_come_counts_when_a_variant_is_chosen() {
     for (to_come, chosen) in [(true, 0), (false, 1)] {
-        let mut world = World::looking(Foresight { to_come, ..Foresight::default() }, 100, &[0, 1]);
+        let foresight = Foresight { to_come, levels: false, ..Foresight::default() };
+        let mut world = World::looking(foresight, 100, &[0, 1]);
         // 10,000 a second that have 250 us each, which go away at once: they only show how queries come.
         for key in 1_000..1_600 {
             let actions = world.arrive(key, &[0, 1], Micros(250));
@@ -167,7 +192,7 @@ fn who_will_probably_come_counts_when_a_variant_is_chosen() {
 #[test]
 fn what_a_slow_batch_does_to_those_with_a_tight_bound_counts_however_long_others_may_wait() {
     for (tight, chosen) in [(250, 0), (20_000, 1)] {
-        let mut world = World::new(100, &[0, 1]);
+        let mut world = World::looking(Foresight { levels: false, ..Foresight::default() }, 100, &[0, 1]);
         for key in 1_000..1_600 {
             let bound_of = Micros(if key % 2 == 0 { tight } else { 20_000 });
             let actions = world.arrive(key, &[0, 1], bound_of);
@@ -362,4 +387,78 @@ fn a_batch_that_is_waited_for_by_one_is_not_taken_back() {
     world.prepared(second);
     assert_eq!(world.feed(Event::Cancel { key: QueryKey(2) }), []);
     assert_eq!(world.feed(Event::Cancel { key: QueryKey(3) }), [Action::Revoke { batch: second }]);
+}
+
+#[test]
+fn what_a_device_cannot_afford_for_all_that_is_asked_answers_nobody_though_it_could_answer_one() {
+    // In batches of four the accurate one takes 500 us each, so of what comes every 400 us it could answer four fifths; alone it
+    // takes a quarter of the time between two that come every 4 ms.
+    for (levels, every, chosen) in [(true, 400, 0), (false, 400, 1), (true, 4_000, 1)] {
+        let foresight = Foresight { levels, to_come: false, caution: false, ..Foresight::default() };
+        let mut world = World::looking(foresight, 100, &[0, 1]);
+        world.show(2_000, every, &[&[0, 1]]);
+        // Alone in line it has time for either, and none to wait for others to join it.
+        let told = world.arrive(1, &[0, 1], ALONE);
+        let why = match chosen {
+            0 => Reason::Affordable,
+            _ => Reason::Preferred(Prefer::Accuracy),
+        };
+        assert_eq!(bound(&told).map(|b| b.1), Some(chosen), "{levels}, one every {every} us");
+        assert_eq!(reasons(&told), [why]);
+    }
+}
+
+#[test]
+fn a_floor_holds_whatever_the_device_can_afford() {
+    let mut world = World::new(100, &[0, 1]);
+    world.show(2_000, 400, &[&[0, 1], &[1]]);
+    let mut chosen = |key: u64, admits: &[u8]| {
+        let (batch, variant, _) = bound(&world.arrive(key, admits, ALONE)).expect("the lane is free");
+        world.feed(Event::Cancel { key: QueryKey(key) });
+        world.prepared(batch);
+        variant
+    };
+    assert_eq!((chosen(1, &[1]), chosen(2, &[0, 1])), (1, 0));
+}
+
+#[test]
+fn a_batch_beyond_the_one_that_pays_is_not_taken_to_be_done_in_its_time() {
+    // Four of the accurate one take 1.2 ms and eight 4.8; eight of the other 1.5.
+    let shaped = |at: u8, points: &[(u32, f64)]| {
+        let point = |(batch, mean_us): &(u32, f64)| BatchPoint {
+            batch: *batch,
+            mean_us: *mean_us,
+            var_us2: 0.0,
+            p99_us: *mean_us,
+            samples: 1,
+        };
+        let points: Vec<BatchPoint> = points.iter().map(point).collect();
+        let run = RunModel::from_points(&points, Moments::ZERO).expect("points");
+        WorkerVariant { max_batch: 8, run, ..variant(at, 1.0) }
+    };
+    let foresight = Foresight { levels: false, to_come: false, reserve_permille: 0, ..Foresight::default() };
+    let mut world = World::looking(foresight, 100, &[]);
+    let accurate = shaped(1, &[(1, 1_000.0), (4, 1_200.0), (8, 4_800.0)]);
+    world.feed(Event::Catalog(vec![shaped(0, &[(1, 500.0), (8, 1_500.0)]), accurate]));
+    for at in [0, 1] {
+        world.feed(Event::Wake { task: TASK, ordinal: at });
+        world.load(at);
+    }
+    // One runs and one is prepared while they come.
+    let far = Micros(100_000);
+    let (running, ..) = bound(&world.arrive(1, &[0], far)).expect("bound");
+    world.prepared(running);
+    let (next, ..) = bound(&world.arrive(2, &[0], far)).expect("bound");
+    world.prepared(next);
+    let ends = world.now + Micros(300);
+    // From then on the other one takes half a millisecond, and they have 3.9 ms.
+    let due = ends + Micros(3_900);
+    for key in 3..=18 {
+        let left = due - world.now;
+        assert_eq!(bound(&world.arrive(key, &[0, 1], left)), None);
+    }
+    world.now = ends;
+    let told = world.feed(Event::Done { batch: running, outcome: Outcome::Ran });
+    let chosen = bound(&told).map(|b| b.1);
+    assert_eq!(chosen, Some(0), "twice eight are in time, and four, eight and four are not: {told:?}");
 }

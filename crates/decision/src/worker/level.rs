@@ -1,0 +1,261 @@
+//! Which variants a device can afford for each class, before single queries are looked at.
+//!
+//! The look ahead of a choice (`ahead`) asks whether an accurate batch now leaves time to be quick afterwards. Asked again and again it
+//! says yes until there is none left: a device that is to be nine tenths busy with its cheapest variants then lives at the brink, in batches
+//! that are small because their first are nearly late, and misses what it could have answered. So how accurate answers may be in the long run is
+//! decided by rates: each class gets the most accurate variant with which the device could keep all its classes going, each in batches
+//! that leave again after a part of their bound. The look ahead may still choose a cheaper one; never a dearer one.
+//!
+//! It first finds what takes the least of the device, where classes that share a variant share its batches as well, and then makes classes more
+//! accurate one step at a time, whichever gains most answers' accuracy for the time it takes, while there is room. Floors are not touched: a
+//! class knows only variants that may answer it.
+
+use super::api::WorkerVariant;
+use super::bind::admits;
+use super::machine::Worker;
+use crate::estimate::Moments;
+use crate::query::Class;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use modelless_types::{Batching, DeviceIx, Micros, Time, VariantId};
+
+/// A batch of a class leaves after this part of its bound: as long again is for its run, and for what runs before it.
+const PERIOD: f64 = 0.5;
+/// A batch that takes more than this part of the tightest bound that is asked within holds up whoever is asked within it.
+const LONGEST: f64 = 0.5;
+/// On a device that is busy for less than this part of its time few are held up, and the look ahead sees to them.
+const BUSY: f64 = 0.5;
+/// What is asked changes no faster than a person would notice, and this is asked on the path of queries.
+const EVERY: Micros = Micros::from_millis(10);
+/// Of what has not come for so long it is not known whether any will come.
+const LATELY: Micros = Micros::from_secs(2);
+/// Those classes that are asked most; the others may have anything, and are few.
+const CLASSES: usize = 16;
+/// A change that gains less is none.
+const NOTHING: f64 = 1e-9;
+
+/// What may answer each class on a device for now. A class that is not here may have anything.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Level {
+    of: BTreeMap<Class, Vec<VariantId>>,
+    /// When it was worked out, and what was in memory then.
+    at: Option<(Time, u64)>,
+}
+
+impl Level {
+    pub(super) fn allows(&self, class: &Class, variant: VariantId) -> bool {
+        self.of.get(class).is_none_or(|allowed| allowed.contains(&variant))
+    }
+
+    /// Whether a class may have less than all that admit it.
+    pub(super) fn limits(&self, class: &Class) -> bool {
+        self.of.contains_key(class)
+    }
+}
+
+/// A class as it is asked.
+struct Asked {
+    class: Class,
+    /// Queries a microsecond.
+    rate: f64,
+    /// Its tightest bound, in microseconds.
+    bound: f64,
+    /// What may answer it, each with the share of a lane that it would take if the class had it alone.
+    may: Vec<(usize, f64)>,
+}
+
+/// What is to be matched.
+struct Match<'a> {
+    worker: &'a Worker,
+    /// What runs on lanes, in batches by deadline, with the batch of each that pays.
+    gears: Vec<(&'a WorkerVariant, u32)>,
+    asked: Vec<Asked>,
+    /// For each class, by which of the gears it is answered.
+    by: Vec<usize>,
+    /// The tightest bound of all.
+    tightest: f64,
+}
+
+impl Match<'_> {
+    /// How long so many take, in as many batches as that needs.
+    fn takes(&self, gear: usize, count: f64) -> f64 {
+        let (variant, best) = self.gears[gear];
+        let most = f64::from(best);
+        let one = self.worker.residency.estimate(variant, whole(count.clamp(1.0, most))).mean;
+        one * (count / most).max(1.0)
+    }
+
+    /// The share of a lane that queries take which come at a rate, and of which batches leave after a part of a bound.
+    fn share(&self, gear: usize, rate: f64, bound: f64) -> f64 {
+        // A batch is not smaller than one query.
+        let period = (bound * PERIOD).max(1.0 / rate);
+        self.takes(gear, rate * period) / period
+    }
+
+    /// The same of all classes that a variant answers, together.
+    fn load_on(&self, gear: usize) -> f64 {
+        let on = self.asked.iter().zip(&self.by).filter(|(_, by)| **by == gear).map(|(asked, _)| asked);
+        let (rate, bound) =
+            on.fold((0.0, f64::INFINITY), |(rate, bound), one| (rate + one.rate, one.bound.min(bound)));
+        if rate > 0.0 { self.share(gear, rate, bound) } else { 0.0 }
+    }
+
+    /// By how much the load changes if a class is answered by another variant.
+    fn change(&mut self, one: usize, gear: usize) -> f64 {
+        let now = self.by[one];
+        let before = self.load_on(now) + self.load_on(gear);
+        self.by[one] = gear;
+        let after = self.load_on(now) + self.load_on(gear);
+        self.by[one] = now;
+        after - before
+    }
+
+    /// All single changes of which something is said, with it; the best of them by that.
+    fn best(
+        &mut self,
+        mut worth: impl FnMut(&mut Self, usize, usize) -> Option<f64>,
+    ) -> Option<(usize, usize)> {
+        let mut best: Option<(f64, usize, usize)> = None;
+        for one in 0..self.asked.len() {
+            for at in 0..self.asked[one].may.len() {
+                let gear = self.asked[one].may[at].0;
+                if gear == self.by[one] {
+                    continue;
+                }
+                if let Some(worth) = worth(self, one, gear)
+                    && best.is_none_or(|(known, ..)| worth > known)
+                {
+                    best = Some((worth, one, gear));
+                }
+            }
+        }
+        best.map(|(_, one, gear)| (one, gear))
+    }
+
+    /// Classes that share a variant share its batches, which may take less than what is cheapest for each of them.
+    fn share_what_pays(&mut self) {
+        for _ in 0..self.asked.len() {
+            let less =
+                |all: &mut Self, one, gear| Some(-all.change(one, gear)).filter(|less| *less > NOTHING);
+            let Some((one, gear)) = self.best(less) else { return };
+            self.by[one] = gear;
+        }
+    }
+
+    /// Whether batches of a class take so long by a variant that somebody asked of within a tight bound would wait for them in vain.
+    fn holds_up(&self, one: usize, gear: usize) -> bool {
+        let Asked { rate, bound, .. } = self.asked[one];
+        self.takes(gear, rate * bound * PERIOD) > self.tightest * LONGEST
+    }
+
+    /// Makes answers more accurate while lanes have time left.
+    fn be_accurate(&mut self, lanes: f64) {
+        let mut load: f64 = (0..self.gears.len()).map(|gear| self.load_on(gear)).sum();
+        // A class is made more accurate no more often than there are variants.
+        for _ in 0..self.asked.len() * self.gears.len() {
+            let worth = |all: &mut Self, one: usize, gear: usize| {
+                let accuracy = |gear: usize| f64::from(all.gears[gear].0.accuracy.ppm());
+                let more = accuracy(gear) - accuracy(all.by[one]);
+                if more <= 0.0 {
+                    return None;
+                }
+                let (rate, change) = (all.asked[one].rate, all.change(one, gear));
+                let is_busy = load + change > lanes * BUSY;
+                let fits = load + change <= lanes && !(is_busy && all.holds_up(one, gear));
+                fits.then(|| more * rate / change.max(NOTHING))
+            };
+            let Some((one, gear)) = self.best(worth) else { return };
+            load += self.change(one, gear);
+            self.by[one] = gear;
+        }
+    }
+
+    /// What takes no more of the device for each class than what it was given.
+    fn level(&self, at: (Time, u64)) -> Level {
+        let mut of = BTreeMap::new();
+        for (asked, by) in self.asked.iter().zip(&self.by) {
+            let most = asked.may.iter().find(|(gear, _)| gear == by).map_or(0.0, |(_, share)| *share);
+            let allowed = asked.may.iter().filter(|(_, share)| *share <= most);
+            if asked.may.len() > 1 {
+                of.insert(asked.class, allowed.map(|(gear, _)| self.gears[*gear].0.id).collect());
+            }
+        }
+        Level { of, at: Some(at) }
+    }
+}
+
+impl Worker {
+    /// Works the level of a device out again where it is old, or what is in memory has changed.
+    pub(super) fn reconsider_level(&mut self, now: Time, device: DeviceIx) {
+        let changes = self.residency.changes;
+        let known = self.levels.get(&device).and_then(|level| level.at);
+        if known.is_none_or(|(at, seen)| seen != changes || now - at >= EVERY) {
+            let level = self.level_of(now, device);
+            self.levels.insert(device, level);
+        }
+    }
+
+    fn level_of(&self, now: Time, device: DeviceIx) -> Level {
+        let at = (now, self.residency.changes);
+        let nothing = Level { at: Some(at), ..Level::default() };
+        if !self.config.foresight.levels {
+            return nothing;
+        }
+        let on_lanes = |v: &&WorkerVariant| self.batching(v) == Batching::Deadline && !self.apart(v);
+        let gear = |v| {
+            let largest = u32::try_from(self.largest(device, v)).unwrap_or(u32::MAX);
+            (v, self.residency.best_batch(v, largest))
+        };
+        let gears: Vec<(&WorkerVariant, u32)> =
+            self.residency.serving(device).filter(on_lanes).map(gear).collect();
+        if gears.len() < 2 {
+            return nothing;
+        }
+        let mut all =
+            Match { worker: self, gears, asked: Vec::new(), by: Vec::new(), tightest: f64::INFINITY };
+        all.ask(now);
+        if !all.asked.iter().any(|asked| asked.may.len() > 1) {
+            return nothing;
+        }
+        let lanes = self.lanes.iter().filter(|lane| lane.device == device).count();
+        all.share_what_pays();
+        all.be_accurate(f64::from(u32::try_from(lanes).unwrap_or(u32::MAX)));
+        all.level(at)
+    }
+}
+
+impl Match<'_> {
+    /// What is asked lately, each first with what takes the least for it alone.
+    fn ask(&mut self, now: Time) {
+        // At its credit it is not told what has come since.
+        let full = self.worker.is_at_credit();
+        for (class, flow, last) in self.worker.rates.flows().filter(|(.., last)| now - *last <= LATELY) {
+            let unheard = if full { 0.0 } else { Moments::exactly(now - last).mean };
+            let rate = flow.per_us(unheard);
+            if rate <= 0.0 {
+                continue;
+            }
+            let bound = flow.bounds().iter().copied().fold(f64::INFINITY, f64::min).max(1.0);
+            self.tightest = self.tightest.min(bound);
+            let may = (0..self.gears.len()).filter(|gear| admits(class, self.gears[*gear].0));
+            let may: Vec<(usize, f64)> = may.map(|gear| (gear, self.share(gear, rate, bound))).collect();
+            if !may.is_empty() {
+                self.asked.push(Asked { class: *class, rate, bound, may });
+            }
+        }
+        self.asked.sort_by(|a, b| b.rate.total_cmp(&a.rate));
+        self.asked.truncate(CLASSES);
+        let cheapest =
+            |asked: &Asked| asked.may.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |one| one.0);
+        self.by = self.asked.iter().map(cheapest).collect();
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "at least one, and at most the largest batch"
+)]
+fn whole(count: f64) -> u32 {
+    libm::ceil(count) as u32
+}
