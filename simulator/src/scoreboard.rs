@@ -15,8 +15,11 @@ use crate::scenario::file::File;
 use crate::{Error, Scenario, oracle, run, tuning};
 use modelless_types::Micros;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -86,21 +89,39 @@ pub struct Row {
 /// The name of what decides live.
 pub const OURS: &str = "modelless";
 
-/// Runs all of it; `tell` hears of each row.
-pub fn board(files: &[&Path], plan: &Plan, mut tell: impl FnMut(&Row)) -> Result<Vec<Row>, Error> {
-    let mut rows = Vec::new();
+/// Runs all of it, on all cores; `tell` hears of each row as it is done.
+pub fn board(files: &[&Path], plan: &Plan, tell: impl Fn(&Row) + Sync) -> Result<Vec<Row>, Error> {
+    let mut worlds = Vec::new();
     for path in files {
         let headroom = headroom(path, plan.seconds)?;
         for load in &plan.loads {
-            let world = cut(File::load(path, load * headroom)?, plan.seconds);
-            for policy in plan.who() {
-                let row = row(&world, *load, policy, &plan.seeds)?;
-                tell(&row);
-                rows.push(row);
-            }
+            worlds.push((cut(File::load(path, load * headroom)?, plan.seconds), *load));
         }
     }
-    Ok(rows)
+    let jobs: Vec<_> =
+        worlds.iter().flat_map(|world| plan.who().map(move |policy| (world, policy))).collect();
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let work = || {
+        while let Some((at, ((world, load), policy))) = {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            jobs.get(at).map(|job| (at, job))
+        } {
+            let row = row(world, *load, *policy, &plan.seeds);
+            row.iter().for_each(&tell);
+            let failed = row.is_err();
+            done.lock().unwrap_or_else(PoisonError::into_inner).insert(at, row);
+            if failed {
+                next.store(jobs.len(), Ordering::Relaxed);
+            }
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(work);
+        }
+    });
+    done.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
 }
 
 /// By how much a scenario's rates are multiplied so that the fluid bound could just serve them.

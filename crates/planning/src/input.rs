@@ -17,17 +17,19 @@ pub fn input(
     (asked, aheads): (&Asked, &Aheads),
 ) -> Input {
     let defaults = catalog.defaults();
-    let least = accuracies(catalog);
     let device = |node: &NodeStatus| PlanDevice {
         node: node.node,
         device: DeviceIx(0),
         memory: node.memory_budget,
         discretionary_permille,
-        variants: catalog
-            .variants
-            .iter()
-            .filter_map(|variant| planned((catalog, &defaults), node, variant, (&asked.demands, &least)))
-            .collect(),
+        variants: with_floors(
+            catalog
+                .variants
+                .iter()
+                .filter_map(|variant| planned((catalog, &defaults), node, variant, &asked.demands))
+                .collect(),
+            &asked.demands,
+        ),
     };
     let task = |task: &Task| PlanTask {
         id: task.id,
@@ -42,27 +44,12 @@ pub fn input(
     }
 }
 
-/// What each variant's accuracy is, of those that were measured or declared anywhere: where it is lowest.
-fn accuracies(catalog: &Catalog) -> BTreeMap<(TaskId, u8), Accuracy> {
-    let mut all = BTreeMap::new();
-    for variant in &catalog.variants {
-        let model = catalog.models.iter().find(|model| model.id == variant.model);
-        let task = model.and_then(|model| catalog.tasks.iter().find(|task| task.id == model.task));
-        let Some(task) = task else { continue };
-        let of = |profile| catalog.floor_accuracy(task, variant.id, profile);
-        if let Some(least) = variant.profiles.iter().map(of).min() {
-            all.insert((task.id, variant.ordinal), least);
-        }
-    }
-    all
-}
-
 fn planned(
     (catalog, defaults): (&Catalog, &BTreeSet<ModelId>),
     node: &NodeStatus,
     variant: &Variant,
-    (demands, least): (&Demands, &BTreeMap<(TaskId, u8), Accuracy>),
-) -> Option<PlanVariant> {
+    demands: &Demands,
+) -> Option<(u8, PlanVariant)> {
     let task = catalog.models.iter().find(|model| model.id == variant.model)?.task;
     let asked = catalog.tasks.iter().find(|known| known.id == task)?;
     let offer =
@@ -71,7 +58,7 @@ fn planned(
     // The profile's own figures, not the corrected ones: a plan that followed every correction would never rest.
     let mut run = offer.run.clone();
     run.forget_live();
-    Some(PlanVariant {
+    let planned = PlanVariant {
         id: variant.id,
         task,
         accuracy: catalog.floor_accuracy(asked, variant.id, profile),
@@ -80,7 +67,19 @@ fn planned(
         work: run.work(profile.largest_batch(variant.settings.max_batch)),
         memory: profile.memory,
         demand: demands.level(task, variant.ordinal),
-        least: demands.level_at_least(task, variant.ordinal, |ordinal| least.get(&(task, ordinal)).copied()),
+        least: 0,
         candidate: !defaults.contains(&variant.model),
-    })
+    };
+    Some((variant.ordinal, planned))
+}
+
+/// Says of each what is asked of those classes that nothing less accurate on its device may answer.
+fn with_floors(planned: Vec<(u8, PlanVariant)>, demands: &Demands) -> Vec<PlanVariant> {
+    let accuracies: BTreeMap<(TaskId, u8), Accuracy> =
+        planned.iter().map(|(ordinal, v)| ((v.task, *ordinal), v.accuracy)).collect();
+    let with = |(ordinal, v): (u8, PlanVariant)| {
+        let accuracy = |ordinal| accuracies.get(&(v.task, ordinal)).copied();
+        PlanVariant { least: demands.level_at_least(v.task, ordinal, accuracy), ..v }
+    };
+    planned.into_iter().map(with).collect()
 }

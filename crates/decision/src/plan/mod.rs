@@ -1,7 +1,8 @@
 //! Which replicas should exist where. A pure function of its input and the plan before it; planning twice from the
 //! same input changes nothing.
 //!
-//! It pins what is worth having. Variants that another equals or beats on every axis are left out; per task a *parachute* (the
+//! It pins what is worth having. Variants that another equals or beats on every axis are left out. Where more is asked than the most accurate could
+//! carry, what takes least of the devices comes first (`carry`); then, and everywhere else at once, per task a *parachute* (the
 //! fastest variant of the frontier) comes first, then the most accurate, then the *widest* (the one that can do most, in
 //! batches of the size that pays: alone it may look worse than others on every axis), then what lies between, task after task in
 //! turn, while the device has room beside its discretionary share; of each of these what is asked for most comes first. What stands on two
@@ -12,6 +13,7 @@
 //! there is room. Of tasks that sleep (`sleep`) nothing is pinned. What earlier days tell of a task ([`crate::forecast`]) counts as
 //! asked where it is more than that.
 
+mod carry;
 mod changes;
 mod check;
 mod sleep;
@@ -136,12 +138,15 @@ pub struct Plan {
     /// A line for each task that is not kept always.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<TaskStep>,
+    /// What came first because it carries most; empty while the most accurate could carry what is asked.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub carries: BTreeSet<VariantId>,
 }
 
 impl Plan {
     /// Whether it asks for the same as another, whatever it says about it.
     pub fn asks_the_same(&self, other: &Self) -> bool {
-        self.pins == other.pins && self.rest == other.rest
+        self.pins == other.pins && self.rest == other.rest && self.carries == other.carries
     }
 
     /// Whether nothing of a task is to be in memory.
@@ -153,11 +158,13 @@ impl Plan {
 /// Makes the plan that follows `before`.
 pub fn plan(input: &Input, before: &Plan) -> Plan {
     let (rest, tasks) = sleep::rests(&input.tasks, before);
-    let fresh = Plan { rest, tasks, ..Plan::default() };
     let expected: Foreseen =
         input.tasks.iter().filter_map(|task| Some((task.id, Expected::of(task)?))).collect();
+    let carriers = carry::carriers(input, &expected, before);
+    let carries = carriers.values().flatten().copied().collect();
+    let fresh = Plan { rest, tasks, carries, ..Plan::default() };
     let mut pins: BTreeSet<Pin> = before.pins.iter().copied().collect();
-    let mut plan = pass(input, (&pins, &expected), fresh.clone());
+    let mut plan = pass(input, (&pins, &expected, &carriers), fresh.clone());
     // A device that had its turn may have counted on what a later one let go of.
     for _ in 1..PASSES {
         let next: BTreeSet<Pin> = plan.pins.iter().copied().collect();
@@ -165,7 +172,7 @@ pub fn plan(input: &Input, before: &Plan) -> Plan {
             break;
         }
         pins = next;
-        plan = pass(input, (&pins, &expected), fresh.clone());
+        plan = pass(input, (&pins, &expected, &carriers), fresh.clone());
     }
     plan
 }
@@ -174,8 +181,12 @@ pub fn plan(input: &Input, before: &Plan) -> Plan {
 const PASSES: usize = 8;
 
 /// Fills one device after the other.
-fn pass(input: &Input, (before, expected): (&BTreeSet<Pin>, &Foreseen), mut plan: Plan) -> Plan {
-    let devices = float(input.devices.len());
+fn pass(
+    input: &Input,
+    (before, expected, carriers): (&BTreeSet<Pin>, &Foreseen, &carry::Carriers),
+    mut plan: Plan,
+) -> Plan {
+    let none = BTreeSet::new();
     let there: BTreeSet<(NodeId, DeviceIx)> =
         input.devices.iter().map(|device| (device.node, device.device)).collect();
     let mut stands = Stands::new();
@@ -192,7 +203,8 @@ fn pass(input: &Input, (before, expected): (&BTreeSet<Pin>, &Foreseen), mut plan
             }
         }
         let from = plan.pins.len();
-        pin_device(device, devices, (before, expected, &stands), &mut plan);
+        let carries = carriers.get(&(device.node, device.device)).unwrap_or(&none);
+        pin_device(device, (before, expected, &stands, carries), &mut plan);
         for pin in &plan.pins[from..] {
             *stands.entry(pin.variant).or_default() += 1;
         }
@@ -249,45 +261,9 @@ impl Expected {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a count of devices")]
-fn float(n: usize) -> f64 {
-    n as f64
-}
-
-/// Where the most accurate of every task would be busy for more than this share of the time of all devices, what carries most comes first.
-const CARRIED: f64 = 0.5;
-/// What is pinned for that stays until so much less is asked.
-const CARRIED_STILL: f64 = CARRIED / 4.0;
-
-/// Of each task what takes the least device time for those who are asked of it: for each floor that is asked under the one with the least
-/// of those that keep it. Nothing while the most accurate could carry all.
-fn carriers(device: &PlanDevice, devices: f64, before: &dyn Fn(VariantId) -> bool) -> BTreeSet<VariantId> {
-    let mut of_task: BTreeMap<TaskId, Vec<&PlanVariant>> = BTreeMap::new();
-    for variant in device.variants.iter().filter(|variant| !variant.candidate) {
-        of_task.entry(variant.task).or_default().push(variant);
-    }
-    let best = |of_task: &Vec<&PlanVariant>| {
-        let all = of_task.iter().max_by_key(|v| (v.accuracy, core::cmp::Reverse(v.work)))?;
-        #[expect(clippy::cast_precision_loss, reason = "a time in nanoseconds")]
-        let each = all.work as f64 / 1e9;
-        Some(per_s_at_most(of_task.iter().map(|v| v.demand).max()?) * each)
-    };
-    let busy: f64 = of_task.values().filter_map(best).sum();
-    let mut carriers = BTreeSet::new();
-    for variants in of_task.values() {
-        for asked in variants.iter().filter(|variant| variant.least > 0) {
-            let keeps = variants.iter().filter(|v| v.accuracy >= asked.accuracy);
-            carriers.extend(keeps.min_by_key(|v| (v.work, v.latency, v.id)).map(|v| v.id));
-        }
-    }
-    let pinned = carriers.iter().any(|id| before(*id));
-    if busy > if pinned { CARRIED_STILL } else { CARRIED } * devices { carriers } else { BTreeSet::new() }
-}
-
 fn pin_device(
     device: &PlanDevice,
-    devices: f64,
-    (before, expected, stands): (&BTreeSet<Pin>, &Foreseen, &Stands),
+    (before, expected, stands, carries): (&BTreeSet<Pin>, &Foreseen, &Stands, &BTreeSet<VariantId>),
     plan: &mut Plan,
 ) {
     let mut free = device.room().0;
@@ -302,8 +278,7 @@ fn pin_device(
         report.push(Step { node: device.node, variant: variant.id, why, beaten_by });
     };
     let mut chosen = BTreeSet::new();
-    let carriers = carriers(device, devices, &pinned_before);
-    for (rank, variant, beaten_by) in in_turn(device, (expected, stands), &carriers, &pinned_before) {
+    for (rank, variant, beaten_by) in in_turn(device, (expected, stands), carries, &pinned_before) {
         if plan.sleeps(variant.task) {
             let step = plan.tasks.iter().find(|step| step.task == variant.task);
             let why = step.map_or("its task sleeps", |step| step.why.as_str());
@@ -374,7 +349,7 @@ const AHEAD: u8 = 2;
 /// What a variant is to its task, and by which it is beaten, if it is.
 type InTurn<'a> = (Rank, &'a PlanVariant, Option<VariantId>);
 
-/// The order in which room is given out: every task's parachute, every task's best, then the rest by turns; after all that what enough other
+/// The order in which room is given out: what carries most, where that is needed, every task's parachute, every task's best, then the rest by turns; after all that what enough other
 /// devices have.
 fn in_turn<'a>(
     device: &'a PlanDevice,

@@ -1,6 +1,6 @@
 //! The choice of variant and batch for a lane whose prepared slot is free.
 //!
-//! The query with the earliest deadline leads. Its variants are tried in the order it prefers, each with the batch that
+//! The query with the earliest deadline leads. Its variants, those that the device can afford for all that is asked (`level`), are tried in the order it prefers, each with the batch that
 //! can be drawn for it in time; the first of those is taken with which the fewest others would not be in time
 //! (`ahead`). So a backlog, or what is about to come, makes answers cheaper, down to each query's floor and never below,
 //! before anything is shed, and an overload that stays keeps the variant with the highest throughput.
@@ -16,7 +16,7 @@ use crate::estimate::Moments;
 use crate::query::Class;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use core::cell::OnceCell;
+use core::cell::{Cell, OnceCell};
 use core::cmp::Ordering;
 use modelless_types::{
     Batching, DeviceIx, Prefer, PricePerHour, Priority, QueryKey, TaskId, Time, VariantId,
@@ -79,6 +79,7 @@ impl Worker {
                 serving: &serving,
                 ahead: &ahead,
                 level: self.levels.get(&lane.device),
+                limited: Cell::new(true),
                 head,
                 others: OnceCell::new(),
             };
@@ -172,6 +173,8 @@ struct Draw<'a> {
     ahead: &'a OnceCell<Ahead>,
     /// What may answer whom for now.
     level: Option<&'a Level>,
+    /// Whether that is heeded.
+    limited: Cell<bool>,
     head: &'a Waiting,
     /// See [`Draw::others`].
     others: OnceCell<Vec<&'a Waiting>>,
@@ -228,17 +231,19 @@ impl<'a> Draw<'a> {
 
     fn best(&self) -> Option<Binding> {
         let class = &self.head.query.class;
-        let allowed = self.admitted().filter(|v| self.allows(class, v)).copied().collect();
-        // Rates say nothing of one who has little time left: rather a variant that the device cannot afford for all than none.
-        let limited = self.level.is_some_and(|level| level.limits(class));
+        let all: Vec<&WorkerVariant> = self.admitted().copied().collect();
+        let allowed: Vec<&WorkerVariant> = all.iter().copied().filter(|v| self.allows(class, v)).collect();
+        let limited = allowed.len() < all.len();
         self.best_of(allowed).or_else(|| {
-            let all = || self.admitted().copied().collect();
-            if limited { self.best_of(all()) } else { None }
+            // Rates say nothing of one who has little time or money left, nor of what is held up: rather what the device cannot afford
+            // for all, for whoever may have it, than nothing.
+            self.limited.set(false);
+            if limited { self.best_of(all) } else { None }
         })
     }
 
     fn allows(&self, class: &Class, variant: &WorkerVariant) -> bool {
-        self.level.is_none_or(|level| level.allows(class, variant.id))
+        !self.limited.get() || self.level.is_none_or(|level| level.allows(class, variant.id))
     }
 
     fn best_of(&self, mut order: Vec<&WorkerVariant>) -> Option<Binding> {

@@ -12,6 +12,7 @@
 
 use super::api::WorkerVariant;
 use super::bind::admits;
+use super::flow::Flow;
 use super::machine::Worker;
 use crate::estimate::Moments;
 use crate::query::Class;
@@ -34,22 +35,17 @@ const CLASSES: usize = 16;
 /// A change that gains less is none.
 const NOTHING: f64 = 1e-9;
 
-/// What may answer each class on a device for now. A class that is not here may have anything.
+/// What a device cannot afford for now, by class.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Level {
-    of: BTreeMap<Class, Vec<VariantId>>,
+    beyond: BTreeMap<Class, Vec<VariantId>>,
     /// When it was worked out, and what was in memory then.
     at: Option<(Time, u64)>,
 }
 
 impl Level {
     pub(super) fn allows(&self, class: &Class, variant: VariantId) -> bool {
-        self.of.get(class).is_none_or(|allowed| allowed.contains(&variant))
-    }
-
-    /// Whether a class may have less than all that admit it.
-    pub(super) fn limits(&self, class: &Class) -> bool {
-        self.of.contains_key(class)
+        self.beyond.get(class).is_none_or(|beyond| !beyond.contains(&variant))
     }
 }
 
@@ -60,7 +56,9 @@ struct Asked {
     rate: f64,
     /// Its tightest bound, in microseconds.
     bound: f64,
-    /// What may answer it, each with the share of a lane that it would take if the class had it alone.
+    /// What may answer it.
+    admitted: Vec<usize>,
+    /// What of that can be in time in batches, or all where nothing can, each with the share of a lane that it would take if the class had it alone.
     may: Vec<(usize, f64)>,
 }
 
@@ -72,17 +70,22 @@ struct Match<'a> {
     asked: Vec<Asked>,
     /// For each class, by which of the gears it is answered.
     by: Vec<usize>,
+    /// The share of a lane that each gear takes so.
+    loads: Vec<f64>,
     /// The tightest bound of all.
     tightest: f64,
 }
 
 impl Match<'_> {
+    /// How long a batch of so many takes, or one that is as large as pays.
+    fn batch(&self, gear: usize, count: f64) -> f64 {
+        let (variant, best) = self.gears[gear];
+        self.worker.residency.estimate(variant, whole(count.clamp(1.0, f64::from(best)))).mean
+    }
+
     /// How long so many take, in as many batches as that needs.
     fn takes(&self, gear: usize, count: f64) -> f64 {
-        let (variant, best) = self.gears[gear];
-        let most = f64::from(best);
-        let one = self.worker.residency.estimate(variant, whole(count.clamp(1.0, most))).mean;
-        one * (count / most).max(1.0)
+        self.batch(gear, count) * (count / f64::from(self.gears[gear].1)).max(1.0)
     }
 
     /// The share of a lane that queries take which come at a rate, and of which batches leave after a part of a bound.
@@ -102,12 +105,17 @@ impl Match<'_> {
 
     /// By how much the load changes if a class is answered by another variant.
     fn change(&mut self, one: usize, gear: usize) -> f64 {
-        let now = self.by[one];
-        let before = self.load_on(now) + self.load_on(gear);
-        self.by[one] = gear;
+        let now = core::mem::replace(&mut self.by[one], gear);
         let after = self.load_on(now) + self.load_on(gear);
         self.by[one] = now;
-        after - before
+        after - self.loads[now] - self.loads[gear]
+    }
+
+    fn answer(&mut self, one: usize, gear: usize) {
+        let before = core::mem::replace(&mut self.by[one], gear);
+        for changed in [before, gear] {
+            self.loads[changed] = self.load_on(changed);
+        }
     }
 
     /// All single changes of which something is said, with it; the best of them by that.
@@ -138,21 +146,21 @@ impl Match<'_> {
             let less =
                 |all: &mut Self, one, gear| Some(-all.change(one, gear)).filter(|less| *less > NOTHING);
             let Some((one, gear)) = self.best(less) else { return };
-            self.by[one] = gear;
+            self.answer(one, gear);
         }
     }
 
     /// Whether batches of a class take so long by a variant that somebody asked of within a tight bound would wait for them in vain.
     fn holds_up(&self, one: usize, gear: usize) -> bool {
         let Asked { rate, bound, .. } = self.asked[one];
-        self.takes(gear, rate * bound * PERIOD) > self.tightest * LONGEST
+        self.batch(gear, rate * bound * PERIOD) > self.tightest * LONGEST
     }
 
     /// Makes answers more accurate while lanes have time left.
     fn be_accurate(&mut self, lanes: f64) {
-        let mut load: f64 = (0..self.gears.len()).map(|gear| self.load_on(gear)).sum();
         // A class is made more accurate no more often than there are variants.
         for _ in 0..self.asked.len() * self.gears.len() {
+            let load: f64 = self.loads.iter().sum();
             let worth = |all: &mut Self, one: usize, gear: usize| {
                 let accuracy = |gear: usize| f64::from(all.gears[gear].0.accuracy.ppm());
                 let more = accuracy(gear) - accuracy(all.by[one]);
@@ -165,22 +173,21 @@ impl Match<'_> {
                 fits.then(|| more * rate / change.max(NOTHING))
             };
             let Some((one, gear)) = self.best(worth) else { return };
-            load += self.change(one, gear);
-            self.by[one] = gear;
+            self.answer(one, gear);
         }
     }
 
-    /// What takes no more of the device for each class than what it was given.
+    /// What takes more of the device for each class than what it was given.
     fn level(&self, at: (Time, u64)) -> Level {
-        let mut of = BTreeMap::new();
+        let mut beyond = BTreeMap::new();
         for (asked, by) in self.asked.iter().zip(&self.by) {
             let most = asked.may.iter().find(|(gear, _)| gear == by).map_or(0.0, |(_, share)| *share);
-            let allowed = asked.may.iter().filter(|(_, share)| *share <= most);
-            if asked.may.len() > 1 {
-                of.insert(asked.class, allowed.map(|(gear, _)| self.gears[*gear].0.id).collect());
-            }
+            let affordable =
+                |gear: &usize| asked.may.iter().any(|(known, share)| known == gear && *share <= most);
+            let dearer = asked.admitted.iter().filter(|gear| !affordable(gear));
+            beyond.insert(asked.class, dearer.map(|gear| self.gears[*gear].0.id).collect());
         }
-        Level { of, at: Some(at) }
+        Level { beyond, at: Some(at) }
     }
 }
 
@@ -211,10 +218,18 @@ impl Worker {
         if gears.len() < 2 {
             return nothing;
         }
-        let mut all =
-            Match { worker: self, gears, asked: Vec::new(), by: Vec::new(), tightest: f64::INFINITY };
-        all.ask(now);
-        if !all.asked.iter().any(|asked| asked.may.len() > 1) {
+        let mut all = Match {
+            worker: self,
+            gears,
+            asked: Vec::new(),
+            by: Vec::new(),
+            loads: Vec::new(),
+            tightest: f64::INFINITY,
+        };
+        // Of a class that a server may answer nobody knows how much is left to lanes.
+        let apart = |class: &Class| self.residency.serving(device).any(|v| self.apart(v) && admits(class, v));
+        all.ask(now, apart);
+        if !all.asked.iter().any(|asked| asked.admitted.len() > 1) {
             return nothing;
         }
         let lanes = self.lanes.iter().filter(|lane| lane.device == device).count();
@@ -226,28 +241,48 @@ impl Worker {
 
 impl Match<'_> {
     /// What is asked lately, each first with what takes the least for it alone.
-    fn ask(&mut self, now: Time) {
+    fn ask(&mut self, now: Time, apart: impl Fn(&Class) -> bool) {
         // At its credit it is not told what has come since.
         let full = self.worker.is_at_credit();
-        for (class, flow, last) in self.worker.rates.flows().filter(|(.., last)| now - *last <= LATELY) {
+        let rate = |(class, flow, last): (&Class, &Flow, Time)| {
             let unheard = if full { 0.0 } else { Moments::exactly(now - last).mean };
-            let rate = flow.per_us(unheard);
-            if rate <= 0.0 {
+            let bound = flow.bounds().iter().copied().fold(f64::INFINITY, f64::min).max(1.0);
+            (*class, flow.per_us(unheard), bound)
+        };
+        let lately = self.worker.rates.flows().filter(|(.., last)| now - *last <= LATELY);
+        let mut rates: Vec<(Class, f64, f64)> = lately.map(rate).filter(|(_, rate, _)| *rate > 0.0).collect();
+        rates.sort_by(|a, b| b.1.total_cmp(&a.1));
+        for (class, rate, bound) in rates {
+            if self.asked.len() == CLASSES {
+                break;
+            }
+            let admitted: Vec<usize> =
+                (0..self.gears.len()).filter(|gear| admits(&class, self.gears[*gear].0)).collect();
+            if admitted.is_empty() || apart(&class) {
                 continue;
             }
-            let bound = flow.bounds().iter().copied().fold(f64::INFINITY, f64::min).max(1.0);
-            self.tightest = self.tightest.min(bound);
-            let may = (0..self.gears.len()).filter(|gear| admits(class, self.gears[*gear].0));
-            let may: Vec<(usize, f64)> = may.map(|gear| (gear, self.share(gear, rate, bound))).collect();
-            if !may.is_empty() {
-                self.asked.push(Asked { class: *class, rate, bound, may });
+            // A hopeless bound is nobody's measure.
+            if admitted.iter().any(|gear| self.batch(*gear, 1.0) <= bound) {
+                self.tightest = self.tightest.min(bound);
             }
+            let in_time: Vec<usize> =
+                admitted.iter().copied().filter(|gear| self.is_in_time(*gear, rate, bound)).collect();
+            let may = if in_time.is_empty() { &admitted } else { &in_time };
+            let may = may.iter().map(|gear| (*gear, self.share(*gear, rate, bound))).collect();
+            self.asked.push(Asked { class, rate, bound, admitted, may });
         }
-        self.asked.sort_by(|a, b| b.rate.total_cmp(&a.rate));
-        self.asked.truncate(CLASSES);
         let cheapest =
             |asked: &Asked| asked.may.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |one| one.0);
         self.by = self.asked.iter().map(cheapest).collect();
+        self.loads = (0..self.gears.len()).map(|gear| self.load_on(gear)).collect();
+    }
+
+    /// Whether batches of a class can be in time: who waited for his batch to fill has the rest of his bound for its run. Where each comes
+    /// alone nobody waits.
+    fn is_in_time(&self, gear: usize, rate: f64, bound: f64) -> bool {
+        let count = rate * bound * PERIOD;
+        let left = if count > 1.0 { bound * (1.0 - PERIOD) } else { bound };
+        self.batch(gear, count) <= left
     }
 }
 

@@ -216,7 +216,9 @@ impl Worker {
                 if self.lanes[at].next.is_some() || self.closes(at) {
                     break;
                 }
-                self.reconsider_level(now, self.lanes[at].device);
+                if self.queue.len() > 0 {
+                    self.reconsider_level(now, self.lanes[at].device);
+                }
                 match self.bind_for(now, &self.lanes[at]) {
                     Bound::Batch(binding) => self.bind(now, at, &binding),
                     Bound::Late(keys) => {

@@ -2,8 +2,8 @@
 
 use crate::common::query;
 use crate::suspecting::{DEVICE, LEAST, World, bound, variant};
-use modelless_decision::worker::{Action, BatchId, Event, LaneIx, WorkerConfig, WorkerVariant};
-use modelless_types::{Engine, Micros, QueryKey};
+use modelless_decision::worker::{Action, BatchId, Event, Foresight, LaneIx, WorkerConfig, WorkerVariant};
+use modelless_types::{Accuracy, Engine, Micros, QueryKey};
 
 /// How long a server takes, and a core.
 const THERE: f64 = 5_000.0;
@@ -107,4 +107,24 @@ fn in_recordings_from_before_a_server_holds_its_lane() {
     let mut world = World::of(&config, 1, vec![there(), variant(1, HERE)]);
     world.runs(1, 0);
     assert_eq!(bound(&world.arrive(2, 1)), None, "until it is nearly over");
+}
+
+#[test]
+fn what_lanes_can_afford_says_nothing_of_servers() {
+    // The most accurate is on a server.
+    let accuracy = Accuracy::from_ppm(990_000).expect("below one");
+    let there = WorkerVariant { engine: Engine::Remote, accuracy, ..variant(2, THERE) };
+    let foresight = Foresight { to_come: false, caution: false, ..Foresight::default() };
+    let config = WorkerConfig { foresight, ..WorkerConfig::default() };
+    let mut world = World::of(&config, 1, vec![variant(0, 1_000.0), variant(1, HERE), there]);
+    let admits = || [0, 1, 2].into_iter().collect();
+    // Far more than the lane could answer come, and are refused at once: they only show how queries come.
+    for key in 1_000..3_000 {
+        let asked = query(key, world.now, admits(), Micros(1));
+        world.feed(Event::Arrive(asked));
+        world.now = world.now + Micros(400);
+    }
+    let asked = query(1, world.now, admits(), Micros(100_000));
+    let told = world.feed(Event::Arrive(asked));
+    assert_eq!(bound(&told).map(|(.., variant)| variant), Some(2));
 }

@@ -51,6 +51,19 @@ impl World {
         Self::looking(Foresight::default(), memory, resident)
     }
 
+    fn with_lanes(lanes: u16, foresight: Foresight, resident: &[u8]) -> Self {
+        let mut world = Self::looking(foresight, 100, &[]);
+        let device = DeviceConfig { lanes, width: 1, memory: Bytes(100), price: PricePerHour(1_000_000) };
+        let config = WorkerConfig { devices: vec![device], queue: 100, foresight, ..WorkerConfig::default() };
+        world.worker = Worker::new(config);
+        world.feed(Event::Catalog(vec![variant(0, 100.0), variant(1, 1_000.0)]));
+        for at in resident {
+            world.feed(Event::Wake { task: TASK, ordinal: *at });
+            world.load(*at);
+        }
+        world
+    }
+
     fn looking(foresight: Foresight, memory: u64, resident: &[u8]) -> Self {
         let device =
             DeviceConfig { lanes: 1, width: 1, memory: Bytes(memory), price: PricePerHour(1_000_000) };
@@ -92,9 +105,13 @@ impl World {
 
     /// So many come, of each kind in turn, and go away at once: they only show how queries come.
     fn show(&mut self, many: u64, every: u64, admits: &[&[u8]]) {
+        self.show_within(many, every, admits, ALONE);
+    }
+
+    fn show_within(&mut self, many: u64, every: u64, admits: &[&[u8]], within: Micros) {
         for (key, admits) in (1_000..1_000 + many).zip(admits.iter().cycle()) {
             let since = self.now;
-            let actions = self.arrive(key, admits, ALONE);
+            let actions = self.arrive(key, admits, within);
             self.feed(Event::Cancel { key: QueryKey(key) });
             if let Some((batch, ..)) = bound(&actions) {
                 self.prepared(batch);
@@ -461,4 +478,20 @@ fn a_batch_beyond_the_one_that_pays_is_not_taken_to_be_done_in_its_time() {
     let told = world.feed(Event::Done { batch: running, outcome: Outcome::Ran });
     let chosen = bound(&told).map(|b| b.1);
     assert_eq!(chosen, Some(0), "twice eight are in time, and four, eight and four are not: {told:?}");
+}
+
+#[test]
+fn lanes_side_by_side_afford_what_one_cannot() {
+    // Every 400 us the accurate one takes 1.25 lanes in batches of four: no single batch takes long for a bound of 20 ms.
+    for (lanes, chosen) in [(1, 0), (2, 1)] {
+        let foresight = Foresight { to_come: false, caution: false, ..Foresight::default() };
+        let mut world = World::with_lanes(lanes, foresight, &[0, 1]);
+        world.show_within(2_000, 400, &[&[0, 1]], Micros(20_000));
+        // The first may wait for others to share its batch.
+        let mut come = (1..=8).filter_map(|key| {
+            world.now = world.now + Micros(400);
+            bound(&world.arrive(key, &[0, 1], Micros(20_000))).map(|b| b.1)
+        });
+        assert_eq!(come.next(), Some(chosen), "{lanes}");
+    }
 }
