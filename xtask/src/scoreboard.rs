@@ -44,9 +44,10 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
     }
     let (short, rest) = match args {
         ["--short"] => (true, &[][..]),
-        // The rest goes to the program: fewer seeds, other loads.
+        // The rest goes to the program: fewer seeds, other loads, and files of scenarios, which are run again beside what is there.
         rest => (false, rest),
     };
+    let named = rest.iter().any(|arg| PathBuf::from(arg).extension().is_some_and(|end| end == "toml"));
     if rest.contains(&"--short") {
         bail!("--short stands alone");
     }
@@ -71,5 +72,8 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
     } else {
         command.args(["--out", "bench/scoreboard"]).args(rest);
     }
-    run_command(command.args(&scenarios))
+    if !named {
+        command.args(&scenarios);
+    }
+    run_command(&mut command)
 }

@@ -4,7 +4,7 @@
 //! `cargo xtask scoreboard` starts it with the published scenarios, with what papers claim, or with the grid of the search.
 
 use modelless_simulator::published::{self, CLAIMS};
-use modelless_simulator::scoreboard::{Plan, board, markdown, picture};
+use modelless_simulator::scoreboard::{Plan, Row, beside, board, markdown, picture};
 use modelless_simulator::{ablation, tuning};
 use std::fs;
 use std::io::Write;
@@ -90,10 +90,15 @@ fn all(options: &Options) -> Result<(), String> {
         );
     });
     let rows = rows.map_err(|error| error.to_string())?;
-    let text = markdown(&rows, &options.plan, "cargo xtask scoreboard");
-    let Some(folder) = &options.out else {
-        return std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string());
+    let how = "cargo xtask scoreboard";
+    // Some policies alone are no board.
+    let Some(folder) = options.out.as_ref().filter(|_| options.plan.policies.is_empty()) else {
+        return std::io::stdout()
+            .write_all(markdown(&rows, how).as_bytes())
+            .map_err(|error| error.to_string());
     };
+    let rows = beside(known(&folder.join("rows.json"))?, rows);
+    let text = markdown(&rows, how);
     let mut files = vec![("README.md".to_owned(), text)];
     files.push(("rows.json".into(), serde_json::to_string_pretty(&rows).map_err(|e| e.to_string())? + "\n"));
     let mut names: Vec<&str> = rows.iter().map(|row| row.scenario.as_str()).collect();
@@ -104,6 +109,17 @@ fn all(options: &Options) -> Result<(), String> {
         write(&folder.join(name), &text)?;
     }
     Ok(())
+}
+
+/// What an earlier run wrote there.
+fn known(path: &Path) -> Result<Vec<Row>, String> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let text =
+        fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    serde_json::from_str(&text)
+        .map_err(|error| format!("{}: {error}; delete it to begin anew", path.display()))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {

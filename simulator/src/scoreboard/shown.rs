@@ -216,6 +216,7 @@ mod tests {
             accuracy: figure(0.8),
             usd_per_million: figure(usd),
             loads: figure(1.0),
+            runs: (1, 1),
             rented: true,
             tightest: 4.0,
             single_runs: 10.0,
