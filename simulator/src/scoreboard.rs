@@ -15,7 +15,7 @@ use crate::scenario::file::File;
 use crate::{Error, Scenario, oracle, run, tuning};
 use modelless_types::Micros;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -94,6 +94,10 @@ pub const OURS: &str = "modelless";
 
 /// Runs all of it, on all cores; `tell` hears of each row as it is done.
 pub fn board(files: &[&Path], plan: &Plan, tell: impl Fn(&Row) + Sync) -> Result<Vec<Row>, Error> {
+    let known = |name: &String| name == OURS || BASELINES.iter().any(|policy| policy.name == name);
+    if let Some(unknown) = plan.policies.iter().find(|name| !known(name)) {
+        return Err(Error::Scenario(format!("there is no policy {unknown}")));
+    }
     let mut worlds = Vec::new();
     for path in files {
         let headroom = headroom(path, plan.seconds)?;
@@ -105,10 +109,9 @@ pub fn board(files: &[&Path], plan: &Plan, tell: impl Fn(&Row) + Sync) -> Result
         worlds.iter().flat_map(|world| plan.who().map(move |policy| (world, policy))).collect();
     let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let work = || {
-        while let Some((at, ((world, load), policy))) = {
+        loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
-            jobs.get(at).map(|job| (at, job))
-        } {
+            let Some(((world, load), policy)) = jobs.get(at) else { return };
             let row = row(world, *load, *policy, &plan.seeds);
             row.iter().for_each(&tell);
             let failed = row.is_err();
@@ -250,11 +253,15 @@ pub fn markdown(rows: &[Row], how: &str) -> String {
     let mut scenarios: Vec<&str> = rows.iter().map(|row| row.scenario.as_str()).collect();
     scenarios.dedup();
     for scenario in scenarios {
-        let (seeds, seconds) =
-            rows.iter().find(|row| row.scenario == scenario).map(|row| row.runs).unwrap_or_default();
+        let of = rows.iter().filter(|row| row.scenario == scenario);
+        // Loads may have been run apart.
+        let runs: BTreeSet<(usize, u64)> = of.map(|row| row.runs).collect();
+        let told =
+            |(seeds, seconds): &(usize, u64)| format!("{seeds} seeds, {seconds} s of virtual time each");
+        let runs = runs.iter().map(told).collect::<Vec<_>>().join("; ");
         let _ = write!(
             out,
-            "\n## {scenario}\n\n{seeds} seeds, {seconds} s of virtual time each.\n\n![violations by load]({scenario}.svg)\n\n| load | policy | violations | bound | goodput | accuracy | \
+            "\n## {scenario}\n\n{runs}.\n\n![violations by load]({scenario}.svg)\n\n| load | policy | violations | bound | goodput | accuracy | \
              USD a million | loads |\n|---:|---|---:|---:|---:|---:|---:|---:|\n"
         );
         for row in rows.iter().filter(|row| row.scenario == scenario) {

@@ -42,7 +42,7 @@ const MISSED: u32 = 8;
 /// No further than so many of the longest batches: who comes later is for a later choice.
 const FAR: f64 = 4.0;
 /// Of what has not come for so long it is not known whether any will come.
-const LATELY: Micros = Micros::from_secs(2);
+pub(super) const LATELY: Micros = Micros::from_secs(2);
 /// More than so many to come make no difference any more.
 const MOST: u32 = 1_000_000;
 /// Standard deviations from the mean to the 90th percentile.
@@ -472,6 +472,6 @@ fn size(n: usize) -> u32 {
     clippy::cast_sign_loss,
     reason = "a float cast saturates, as wanted"
 )]
-fn whole(n: f64) -> u32 {
+pub(super) fn whole(n: f64) -> u32 {
     libm::round(n) as u32
 }

@@ -4,12 +4,13 @@
 //! says yes until there is none left: a device that is to be nine tenths busy with its cheapest variants then lives at the brink, in batches
 //! that are small because their first are nearly late, and misses what it could have answered. So how accurate answers may be in the long run is
 //! decided by rates: each class gets the most accurate variant with which the device could keep all its classes going, each in batches
-//! that leave again after a part of their bound. The look ahead may still choose a cheaper one; never a dearer one.
+//! that leave again after a part of their bound. The look ahead may still choose a cheaper one, and a dearer one only for who can have none of those.
 //!
 //! It first finds what takes the least of the device, where classes that share a variant share its batches as well, and then makes classes more
 //! accurate one step at a time, whichever gains most answers' accuracy for the time it takes, while there is room. Floors are not touched: a
 //! class knows only variants that may answer it.
 
+use super::ahead::{LATELY, whole};
 use super::api::WorkerVariant;
 use super::bind::admits;
 use super::flow::Flow;
@@ -28,8 +29,6 @@ const LONGEST: f64 = 0.5;
 const BUSY: f64 = 0.5;
 /// What is asked changes no faster than a person would notice, and this is asked on the path of queries.
 const EVERY: Micros = Micros::from_millis(10);
-/// Of what has not come for so long it is not known whether any will come.
-const LATELY: Micros = Micros::from_secs(2);
 /// Those classes that are asked most; the others may have anything, and are few.
 const CLASSES: usize = 16;
 /// A change that gains less is none.
@@ -77,10 +76,55 @@ struct Match<'a> {
 }
 
 impl Match<'_> {
+    /// What is asked lately, each first with what takes the least for it alone.
+    fn ask(&mut self, now: Time, apart: impl Fn(&Class) -> bool) {
+        // At its credit it is not told what has come since.
+        let full = self.worker.is_at_credit();
+        let rate = |(class, flow, last): (&Class, &Flow, Time)| {
+            let unheard = if full { 0.0 } else { Moments::exactly(now - last).mean };
+            let bound = flow.bounds().iter().copied().fold(f64::INFINITY, f64::min).max(1.0);
+            (*class, flow.per_us(unheard), bound)
+        };
+        let lately = self.worker.rates.flows().filter(|(.., last)| now - *last <= LATELY);
+        let mut rates: Vec<(Class, f64, f64)> = lately.map(rate).filter(|(_, rate, _)| *rate > 0.0).collect();
+        rates.sort_by(|a, b| b.1.total_cmp(&a.1));
+        for (class, rate, bound) in rates {
+            if self.asked.len() == CLASSES {
+                break;
+            }
+            let admitted: Vec<usize> =
+                (0..self.gears.len()).filter(|gear| admits(&class, self.gears[*gear].0)).collect();
+            if admitted.is_empty() || apart(&class) {
+                continue;
+            }
+            // A hopeless bound is nobody's measure.
+            if admitted.iter().any(|gear| self.batch(*gear, 1.0) <= bound) {
+                self.tightest = self.tightest.min(bound);
+            }
+            let in_time: Vec<usize> =
+                admitted.iter().copied().filter(|gear| self.is_in_time(*gear, rate, bound)).collect();
+            let may = if in_time.is_empty() { &admitted } else { &in_time };
+            let may = may.iter().map(|gear| (*gear, self.share(*gear, rate, bound))).collect();
+            self.asked.push(Asked { class, rate, bound, admitted, may });
+        }
+        let cheapest =
+            |asked: &Asked| asked.may.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |one| one.0);
+        self.by = self.asked.iter().map(cheapest).collect();
+        self.loads = (0..self.gears.len()).map(|gear| self.load_on(gear)).collect();
+    }
+
+    /// Whether batches of a class can be in time: who waited for his batch to fill has the rest of his bound for its run. Where each comes
+    /// alone nobody waits.
+    fn is_in_time(&self, gear: usize, rate: f64, bound: f64) -> bool {
+        let count = rate * bound * PERIOD;
+        let left = if count > 1.0 { bound * (1.0 - PERIOD) } else { bound };
+        self.batch(gear, count) <= left
+    }
+
     /// How long a batch of so many takes, or one that is as large as pays.
     fn batch(&self, gear: usize, count: f64) -> f64 {
         let (variant, best) = self.gears[gear];
-        self.worker.residency.estimate(variant, whole(count.clamp(1.0, f64::from(best)))).mean
+        self.worker.residency.estimate(variant, whole(libm::ceil(count.clamp(1.0, f64::from(best))))).mean
     }
 
     /// How long so many take, in as many batches as that needs.
@@ -237,60 +281,4 @@ impl Worker {
         all.be_accurate(f64::from(u32::try_from(lanes).unwrap_or(u32::MAX)));
         all.level(at)
     }
-}
-
-impl Match<'_> {
-    /// What is asked lately, each first with what takes the least for it alone.
-    fn ask(&mut self, now: Time, apart: impl Fn(&Class) -> bool) {
-        // At its credit it is not told what has come since.
-        let full = self.worker.is_at_credit();
-        let rate = |(class, flow, last): (&Class, &Flow, Time)| {
-            let unheard = if full { 0.0 } else { Moments::exactly(now - last).mean };
-            let bound = flow.bounds().iter().copied().fold(f64::INFINITY, f64::min).max(1.0);
-            (*class, flow.per_us(unheard), bound)
-        };
-        let lately = self.worker.rates.flows().filter(|(.., last)| now - *last <= LATELY);
-        let mut rates: Vec<(Class, f64, f64)> = lately.map(rate).filter(|(_, rate, _)| *rate > 0.0).collect();
-        rates.sort_by(|a, b| b.1.total_cmp(&a.1));
-        for (class, rate, bound) in rates {
-            if self.asked.len() == CLASSES {
-                break;
-            }
-            let admitted: Vec<usize> =
-                (0..self.gears.len()).filter(|gear| admits(&class, self.gears[*gear].0)).collect();
-            if admitted.is_empty() || apart(&class) {
-                continue;
-            }
-            // A hopeless bound is nobody's measure.
-            if admitted.iter().any(|gear| self.batch(*gear, 1.0) <= bound) {
-                self.tightest = self.tightest.min(bound);
-            }
-            let in_time: Vec<usize> =
-                admitted.iter().copied().filter(|gear| self.is_in_time(*gear, rate, bound)).collect();
-            let may = if in_time.is_empty() { &admitted } else { &in_time };
-            let may = may.iter().map(|gear| (*gear, self.share(*gear, rate, bound))).collect();
-            self.asked.push(Asked { class, rate, bound, admitted, may });
-        }
-        let cheapest =
-            |asked: &Asked| asked.may.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |one| one.0);
-        self.by = self.asked.iter().map(cheapest).collect();
-        self.loads = (0..self.gears.len()).map(|gear| self.load_on(gear)).collect();
-    }
-
-    /// Whether batches of a class can be in time: who waited for his batch to fill has the rest of his bound for its run. Where each comes
-    /// alone nobody waits.
-    fn is_in_time(&self, gear: usize, rate: f64, bound: f64) -> bool {
-        let count = rate * bound * PERIOD;
-        let left = if count > 1.0 { bound * (1.0 - PERIOD) } else { bound };
-        self.batch(gear, count) <= left
-    }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "at least one, and at most the largest batch"
-)]
-fn whole(count: f64) -> u32 {
-    libm::ceil(count) as u32
 }
