@@ -83,3 +83,41 @@ fn with_floors(planned: Vec<(u8, PlanVariant)>, demands: &Demands) -> Vec<PlanVa
     };
     planned.into_iter().map(with).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modelless_decision::query::Class;
+    use modelless_types::{Bytes, CostPer1k, Micros, VariantId};
+
+    const TASK: TaskId = TaskId(3);
+
+    fn planned(ordinal: u8, ppm: u32, demands: &Demands) -> (u8, PlanVariant) {
+        let planned = PlanVariant {
+            id: VariantId(u32::from(ordinal)),
+            task: TASK,
+            accuracy: Accuracy::from_ppm(ppm).expect("below one"),
+            latency: Micros(1_000),
+            cost: CostPer1k(1),
+            work: 1_000_000,
+            memory: Bytes(1),
+            demand: demands.level(TASK, ordinal),
+            least: 0,
+            candidate: false,
+        };
+        (ordinal, planned)
+    }
+
+    #[test]
+    fn a_floor_counts_for_the_least_accurate_on_the_node_that_keeps_it() {
+        let mut demands = Demands::default();
+        let class = |admits: &[u8]| Class { task: TASK, admits: admits.iter().copied().collect() };
+        demands.suppose(TASK, &[(class(&[0, 1, 2]), 100.0), (class(&[2]), 1.0)]);
+        let least = |ordinals: &[u8]| -> Vec<u8> {
+            let of = |ordinal: &u8| planned(*ordinal, 700_000 + 100_000 * u32::from(*ordinal), &demands);
+            with_floors(ordinals.iter().map(of).collect(), &demands).iter().map(|v| v.least).collect()
+        };
+        assert_eq!(least(&[0, 1, 2]), [13, 0, 6]);
+        assert_eq!(least(&[1, 2]), [13, 6], "a node without the first");
+    }
+}
