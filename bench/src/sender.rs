@@ -112,7 +112,7 @@ impl<'a> Sender<'a> {
                 returnable: false,
                 decoded: Bytes(u64::try_from(input.len()).unwrap_or(u64::MAX)),
                 input: Input::Raw(input.clone()),
-                demand: Demand { class: self.class, waiting, first },
+                demand: Demand { class: self.class, waiting, first, among: 1 },
             })));
         }
     }

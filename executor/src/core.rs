@@ -3,13 +3,13 @@
 use crate::batches::Flight;
 use crate::catalogue::{Catalogue, Tokenizers};
 use crate::config::Config;
+use crate::demanded::Demanded;
 use crate::history::History;
 use crate::intake::Pending;
 use crate::node::Tally;
 use crate::quarantine::Quarantine;
 use async_trait::async_trait;
 use modelless_decision::Correction;
-use modelless_decision::query::Class;
 use modelless_decision::worker::{Action, BatchId, EVICTED, Event, LaneIx, Outcome, Worker};
 use modelless_drive::{Clock, Driver, Perform};
 use modelless_engine::Engine;
@@ -67,7 +67,7 @@ pub(crate) struct Core {
     /// Something that the status shows changed.
     pub(crate) changed: Notify,
     /// Classes of which a gateway said that queries wait there.
-    pub(crate) demanded: Mutex<BTreeSet<Class>>,
+    pub(crate) demanded: Mutex<Demanded>,
     /// The last batch's place: a query that comes alone most likely runs there again.
     pub(crate) last: Mutex<Option<(VariantId, LaneIx)>>,
     pub(crate) draining: AtomicBool,
@@ -257,19 +257,17 @@ impl Handle {
         self.0.draining.load(Ordering::SeqCst)
     }
 
-    /// What waits at the gateway. Nothing waiting is news only where something waited before.
+    /// What waits at the gateway.
     pub(crate) fn demand(&self, demand: Demand) {
-        let Demand { class, waiting, first } = demand;
+        let Demand { class, waiting, first, among } = demand;
         {
             let mut known = self.0.demanded.lock().unwrap_or_else(PoisonError::into_inner);
-            if waiting > 0 {
-                known.insert(class);
-            } else if !known.remove(&class) {
+            if !known.is_news(class, waiting, among) {
                 return;
             }
         }
         let first = first.map(|first| self.now() + first);
-        self.feed(Event::Demand { class, waiting, first });
+        self.feed(Event::Demand { class, waiting, first, among });
     }
 }
 

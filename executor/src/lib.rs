@@ -11,6 +11,7 @@ mod batches;
 mod catalogue;
 mod config;
 mod core;
+mod demanded;
 mod history;
 mod intake;
 mod log;

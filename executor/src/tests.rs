@@ -347,7 +347,7 @@ fn frame_of(class: Class, key: u64, latency: Duration, decoded: Bytes, input: In
         returnable: false,
         decoded,
         input,
-        demand: Demand { class, waiting: 0, first: None },
+        demand: Demand { class, waiting: 0, first: None, among: 1 },
     }
 }
 

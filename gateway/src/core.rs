@@ -547,7 +547,7 @@ fn end(outcome: &Outcome) -> End {
 impl Perform<Action> for Core {
     fn perform(&self, action: Action) {
         match action {
-            Action::Send { key, node, expected, waiting, first, returnable, reserved } => {
+            Action::Send { key, node, expected, waiting, first, among, returnable, reserved } => {
                 let now = self.driver.clock().now();
                 // The one that it is sent over, though another may take its place meanwhile.
                 let Some(to) = self.reach(node) else { return };
@@ -572,7 +572,7 @@ impl Perform<Action> for Core {
                     returnable,
                     decoded: query.bytes,
                     input,
-                    demand: Demand { class: query.class, waiting, first },
+                    demand: Demand { class: query.class, waiting, first, among },
                 };
                 to.link.send(ToNode::Query(Box::new(frame)));
             }

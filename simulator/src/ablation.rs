@@ -51,6 +51,16 @@ const IDEAS: &[Idea] = &[
         change: |world| each_worker(world, |worker| worker.foresight.levels = false),
     },
     Idea {
+        name: "`full_batches`",
+        without: "a device that is asked for more than it can do looks ahead as ever",
+        change: |world| each_worker(world, |worker| worker.foresight.full_batches = false),
+    },
+    Idea {
+        name: "`whole_batches`",
+        without: "each query goes where it would be done first",
+        change: |world| world.limits.whole_batches = false,
+    },
+    Idea {
         name: "`gives_way`",
         without: "the first in line goes first while it can be in time",
         change: |world| each_worker(world, |worker| worker.foresight.gives_way = false),

@@ -174,7 +174,7 @@ impl Drive<'_> {
         self.open += 1;
         let (class, waiting) = (self.class, u32::try_from(self.waiting.len()).unwrap_or(u32::MAX));
         let first = self.waiting.front().map(|key| due(*key));
-        self.feed(Event::Demand { class, waiting, first });
+        self.feed(Event::Demand { class, waiting, first, among: 1 });
         self.feed(Event::Arrive(Query {
             key: QueryKey(key as u64),
             tenant: TenantId::DEFAULT,

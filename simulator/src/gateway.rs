@@ -134,7 +134,7 @@ impl World<'_> {
         let mut sent = Vec::new();
         while let Some(action) = self.gateways[at].router.poll_action() {
             match action {
-                Action::Send { key, node, waiting, first, returnable, reserved, .. } => {
+                Action::Send { key, node, waiting, first, among, returnable, reserved, .. } => {
                     let Some(query) = self.queries.get(key).copied() else { continue };
                     // What the way there and back takes is not the node's to spend.
                     let far = self.scenario.nodes[Self::position(node)].far;
@@ -151,6 +151,7 @@ impl World<'_> {
                         expires_in: left(query.expires),
                         spent: self.now - query.arrived,
                         waiting,
+                        among,
                         first_in: first.map(left),
                     };
                     sent.push(node);

@@ -44,6 +44,7 @@ pub mod scenario;
 pub mod scoreboard;
 mod series;
 mod simplex;
+mod told;
 pub mod trace;
 pub mod tuning;
 mod workload;

@@ -8,6 +8,7 @@ use crate::known::Known;
 use crate::pause::Pause;
 use crate::quarantine::Wards;
 use crate::scenario::VariantSpec;
+use crate::told::{self, Told};
 use crate::world::{Ev, World};
 use modelless_decision::query::Class;
 use modelless_decision::route::{Asker, IDLE_AFTER, Limit, NodeInfo, NodeReport, share};
@@ -28,6 +29,7 @@ pub(crate) enum ToNode {
         expires_in: Micros,
         spent: Micros,
         waiting: u32,
+        among: u32,
         first_in: Option<Micros>,
     },
     MayReturn {
@@ -112,13 +114,6 @@ pub(crate) struct Node {
     armed: Option<Time>,
     pub(crate) wards: Wards,
     pub(crate) pause: Pause,
-}
-
-/// What a gateway said to wait, of a class.
-pub(crate) struct Told {
-    waiting: u32,
-    first: Option<Time>,
-    at: Time,
 }
 
 impl Node {
@@ -345,7 +340,7 @@ impl World<'_> {
         frame: &ToNode,
     ) -> Result<(), Error> {
         match *frame {
-            ToNode::Query { query, deadline_in, expires_in, spent, waiting, first_in } => {
+            ToNode::Query { query, deadline_in, expires_in, spent, waiting, among, first_in } => {
                 let key = query.key;
                 let query = Query {
                     arrived: Time(self.now.0.saturating_sub(spent.0)),
@@ -362,10 +357,9 @@ impl World<'_> {
                 }
                 let first = first_in.map(|left| self.now + left);
                 let demand = self.nodes[at].demand.entry(query.class).or_default();
-                demand.insert(gateway, Told { waiting, first, at: self.now });
-                let waiting = demand.values().map(|told| told.waiting).sum();
-                let first = demand.values().filter_map(|told| told.first).min();
-                self.feed_worker(at, Event::Demand { class: query.class, waiting, first })?;
+                demand.insert(gateway, Told { waiting, first, among, at: self.now });
+                let event = told::together(query.class, demand.values());
+                self.feed_worker(at, event)?;
                 let decode = self.decode_time(at, &query);
                 let life = self.nodes[at].life;
                 self.push(self.now + decode, Rank::Arrival, Ev::Decoded { node: at, life, key });

@@ -220,6 +220,30 @@ pub fn beside(before: Vec<Row>, rows: Vec<Row>) -> Vec<Row> {
     all
 }
 
+/// These rows in the place of those that the same policies had there, of as many runs as long as these: what a change of one policy did, beside all others.
+pub fn instead(mut before: Vec<Row>, rows: Vec<Row>) -> Result<Vec<Row>, Error> {
+    for row in rows {
+        let same = |old: &&mut Row| {
+            let place = (&old.scenario, old.load.to_bits(), &old.policy);
+            place == (&row.scenario, row.load.to_bits(), &row.policy)
+        };
+        match before.iter_mut().find(same) {
+            Some(old) if old.runs == row.runs => *old = row,
+            Some(old) => {
+                return Err(Error::Scenario(format!(
+                    "{} at {}: {} runs of {} s stand there, not {} of {} s; run all policies of it again",
+                    row.scenario, row.load, old.runs.0, old.runs.1, row.runs.0, row.runs.1
+                )));
+            }
+            None => {
+                let what = "no policy was run on it there yet; run all of them";
+                return Err(Error::Scenario(format!("{} at {}: {what}", row.scenario, row.load)));
+            }
+        }
+    }
+    Ok(before)
+}
+
 /// The table as people read it.
 pub fn markdown(rows: &[Row], how: &str) -> String {
     let mut out = format!(

@@ -96,8 +96,9 @@ fn ended(query: &Value) -> String {
 fn did(did: &Value) -> String {
     match text(did, "action") {
         "sent" => format!(
-            "sent to node {}, expected within {} ms",
+            "sent to node {}{}, expected within {} ms",
             text(did, "node"),
+            if did["joined"] == true { " with others of its class, whose batch had not begun" } else { "" },
             number(&did["predicted_ms"], 2)
         ),
         "waits" => format!("it waits here, {} ms at most", number(&did["at_most_ms"], 2)),

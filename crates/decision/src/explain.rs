@@ -8,7 +8,7 @@ use crate::admission::{self, Admitted};
 use crate::estimate::Moments;
 use crate::query::Query;
 use crate::route::{
-    LoadView, NodeIx, Offer, Ready, Seen, Snapshot, TaskInfo, VariantInfo, Verdict, pick_elsewhere,
+    LoadView, NodeIx, Offer, Ready, Seen, Snapshot, TaskInfo, VariantInfo, Verdict, pick_at, pick_elsewhere,
 };
 use alloc::vec::Vec;
 use modelless_types::{
@@ -98,14 +98,14 @@ pub fn explain(
     now: Time,
     seed: u64,
 ) -> Explanation {
-    weighed(snapshot, load, (task, goals), Moment { now, seed, query: None, not: None })
+    weighed(snapshot, load, (task, goals), Moment { now, seed, query: None, not: None, joined: None })
 }
 
 /// Explains what was decided for a query with these goals, from what was seen then. With the snapshot of then, for names.
 pub fn recall(seen: &Seen, task: TaskId, goals: &Goals) -> (Snapshot, Explanation) {
     let (mut snapshot, mut load) = seen.view();
-    let Seen { at, query, seed, not, .. } = seen;
-    let moment = Moment { now: *at, seed: *seed, query: query.as_ref(), not: *not };
+    let Seen { at, query, seed, not, joined, .. } = seen;
+    let moment = Moment { now: *at, seed: *seed, query: query.as_ref(), not: *not, joined: *joined };
     let mut explanation = weighed(&mut snapshot, &mut load, (task, goals), moment);
     let kept = |candidate: &Candidate| {
         let at = candidate.node.and_then(|node| snapshot.node_ix(node));
@@ -124,6 +124,8 @@ struct Moment<'a> {
     query: Option<&'a Query>,
     /// The node that may not get it.
     not: Option<NodeIx>,
+    /// Where it went with others of its class, and how long it was to wait there.
+    joined: Option<(NodeIx, Moments)>,
 }
 
 fn weighed(
@@ -132,7 +134,7 @@ fn weighed(
     (task, goals): (TaskId, &Goals),
     moment: Moment<'_>,
 ) -> Explanation {
-    let Moment { now, seed, query, not } = moment;
+    let Moment { now, seed, query, not, joined } = moment;
     let admitted = admission::admit(snapshot, task, goals);
     let asked = admitted.as_ref().ok().map(|admitted| {
         let query = query.copied().unwrap_or_else(|| coming(admitted, goals, now));
@@ -140,8 +142,11 @@ fn weighed(
         load.add_class(class);
         (class, query)
     });
-    let verdict =
-        asked.as_ref().map(|(class, query)| pick_elsewhere(snapshot, load, *class, query, now, seed, not));
+    let verdict = asked.as_ref().map(|(class, query)| {
+        let at = |place| pick_at(snapshot.candidates(*class)?, load, (*class, query), now, place);
+        let joins = joined.and_then(at).map(Verdict::Send);
+        joins.unwrap_or_else(|| pick_elsewhere(snapshot, load, *class, query, now, seed, not))
+    });
     let mut candidates = Vec::new();
     if let Some(info) = snapshot.task(task) {
         let goals = admission::with_defaults(goals, &info.defaults);

@@ -88,7 +88,7 @@ fn query(key: u64, input: Buffer) -> ToNode {
         returnable: false,
         decoded: Bytes(784),
         input: Input::Raw(input),
-        demand: Demand { class, waiting: 0, first: None },
+        demand: Demand { class, waiting: 0, first: None, among: 1 },
     }))
 }
 

@@ -41,18 +41,20 @@ pub(crate) struct DemandHead {
     class: ClassHead,
     waiting: u32,
     first: Option<u64>,
+    among: u32,
 }
 
 impl From<Demand> for DemandHead {
     fn from(demand: Demand) -> Self {
-        let Demand { class, waiting, first } = demand;
-        Self { class: class.into(), waiting, first: first.map(|first| first.0) }
+        let Demand { class, waiting, first, among } = demand;
+        Self { class: class.into(), waiting, first: first.map(|first| first.0), among }
     }
 }
 
 impl From<DemandHead> for Demand {
     fn from(head: DemandHead) -> Self {
-        Self { class: head.class.into(), waiting: head.waiting, first: head.first.map(Micros) }
+        let DemandHead { class, waiting, first, among } = head;
+        Self { class: class.into(), waiting, first: first.map(Micros), among }
     }
 }
 

@@ -94,6 +94,8 @@ pub struct Demand {
     pub waiting: u32,
     /// Until the first deadline among them.
     pub first: Option<Micros>,
+    /// Among how many nodes its gateways divide it, each of which gets whole batches in turn. 0: nobody says.
+    pub among: u32,
 }
 
 /// A query on its way to a node.

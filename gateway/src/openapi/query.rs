@@ -165,6 +165,7 @@ pub(crate) fn recall() -> Doc {
     let did = json!({"type": "object", "required": ["action"], "properties": {
         "action": {"type": "string", "enum": ["sent", "waits", "refused"]}, "node": {"type": ["string", "null"]},
         "predicted_ms": number(), "at_most_ms": number(), "reason": {"type": "string"},
+        "joined": {"type": "boolean", "description": "Sent with others of its class whose batch had not begun, be it that another node would have begun it sooner."},
     }});
     let part =
         |what: &str| json!({"type": ["number", "null"], "minimum": 0, "maximum": 1, "description": what});

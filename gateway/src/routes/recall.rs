@@ -185,6 +185,7 @@ fn did(view: &View, seen: &Seen) -> Value {
             "action": "sent",
             "node": view.node(node).map(|node| node.name.as_str()),
             "predicted_ms": expected.as_millis_f64(),
+            "joined": seen.joined.is_some(),
         }),
         Did::Waits { until } => {
             json!({"action": "waits", "at_most_ms": (until - seen.at).as_millis_f64()})

@@ -1,10 +1,10 @@
-//! `scoreboard [--short] [--ablate] [--out DIR] [--seeds N] [--seconds N] [--loads A,B,..] [--policies A,B,..] SCENARIO.toml...`, `scoreboard --published DIR [--out DIR]`
+//! `scoreboard [--short] [--ablate] [--out DIR] [--seeds N] [--seconds N] [--loads A,B,..] [--policies A,B,.. [--instead]] SCENARIO.toml...`, `scoreboard --published DIR [--out DIR]`
 //! and `scoreboard --tune DIR`.
 //!
 //! `cargo xtask scoreboard` starts it with the published scenarios, with what papers claim, or with the grid of the search.
 
 use modelless_simulator::published::{self, CLAIMS};
-use modelless_simulator::scoreboard::{Plan, Row, beside, board, markdown, picture};
+use modelless_simulator::scoreboard::{Plan, Row, beside, board, instead, markdown, picture};
 use modelless_simulator::{ablation, tuning};
 use std::fs;
 use std::io::Write;
@@ -17,6 +17,8 @@ struct Options {
     scenarios: Vec<PathBuf>,
     /// Where the worlds lie that papers' claims are looked for in; then nothing else is run.
     published: Option<PathBuf>,
+    /// Whether the rows of single policies take the place of those that are there.
+    instead: bool,
     /// Whether each of our ideas is switched off in turn instead.
     ablate: bool,
     /// Where the grid lies; then it is searched, and what is chosen is written beside it.
@@ -30,8 +32,15 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         seconds: 30,
         policies: Vec::new(),
     };
-    let mut options =
-        Options { plan: full, out: None, scenarios: Vec::new(), published: None, ablate: false, tune: None };
+    let mut options = Options {
+        plan: full,
+        out: None,
+        scenarios: Vec::new(),
+        published: None,
+        instead: false,
+        ablate: false,
+        tune: None,
+    };
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text:?} is no number"));
@@ -42,6 +51,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             }
             "--policies" => options.plan.policies = value()?.split(',').map(str::to_owned).collect(),
             "--out" => options.out = Some(PathBuf::from(value()?)),
+            "--instead" => options.instead = true,
             "--ablate" => options.ablate = true,
             "--published" => options.published = Some(PathBuf::from(value()?)),
             "--tune" => options.tune = Some(PathBuf::from(value()?)),
@@ -91,13 +101,15 @@ fn all(options: &Options) -> Result<(), String> {
     });
     let rows = rows.map_err(|error| error.to_string())?;
     let how = "cargo xtask scoreboard";
-    // Some policies alone are no board.
-    let Some(folder) = options.out.as_ref().filter(|_| options.plan.policies.is_empty()) else {
+    // Some policies alone are no board, but may be told anew beside the others.
+    let whole = options.plan.policies.is_empty();
+    let Some(folder) = options.out.as_ref().filter(|_| whole || options.instead) else {
         return std::io::stdout()
             .write_all(markdown(&rows, how).as_bytes())
             .map_err(|error| error.to_string());
     };
-    let rows = beside(known(&folder.join("rows.json"))?, rows);
+    let before = known(&folder.join("rows.json"))?;
+    let rows = if whole { beside(before, rows) } else { instead(before, rows).map_err(|e| e.to_string())? };
     let text = markdown(&rows, how);
     let mut files = vec![("README.md".to_owned(), text)];
     files.push(("rows.json".into(), serde_json::to_string_pretty(&rows).map_err(|e| e.to_string())? + "\n"));

@@ -339,8 +339,8 @@ impl Rank {
     }
 }
 
-/// What comes first: what too few other devices have, then rank, then demand, then what is pinned already, then latency.
-type Turn = (bool, Rank, core::cmp::Reverse<u8>, bool, usize);
+/// What comes first: what too few other devices have, then rank, then what no other has, then demand, then what is pinned already, then latency.
+type Turn = (bool, Rank, bool, core::cmp::Reverse<u8>, bool, usize);
 
 /// By so many doublings more must be asked for what is to take the place of what is pinned. A count that hovers around a power
 /// of two, and two schedulers that count from different moments, are one apart and move nothing.
@@ -400,7 +400,14 @@ fn in_turn<'a>(
             let enough = !pinned
                 && stands.get(&variant.id).is_some_and(|others| *others >= copies(asked, variant.work));
             let demand = core::cmp::Reverse(asked.saturating_add(held));
-            order.push(((enough, rank, demand, !pinned, turn), task, variant, beaten.map(|at| ids[at])));
+            // What is asked for most may need several devices, but not before everything that is asked for has one.
+            let there = stands.get(&variant.id).is_some_and(|others| *others > 0);
+            order.push((
+                (enough, rank, there, demand, !pinned, turn),
+                task,
+                variant,
+                beaten.map(|at| ids[at]),
+            ));
         }
     }
     order.sort_by_key(|(key, task, variant, _)| (*key, *task, variant.id));

@@ -36,6 +36,8 @@ pub struct RowNode {
     pub least_mean: f64,
     /// The service of the option that is fastest behind no queue.
     pub fastest: Moments,
+    /// The largest batch of those that gain by being large, or 1.
+    pub batch: u32,
     pub(crate) first: u32,
     pub(crate) len: u32,
 }
@@ -76,6 +78,9 @@ impl ColdReady {
     }
 }
 
+/// A whole batch gains by being one if it takes at most this part of the device time of as many single runs.
+const GAINS: f64 = 0.5;
+
 /// Who could serve a class.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Candidates {
@@ -99,6 +104,7 @@ impl Candidates {
         for (at, node) in table.nodes.iter().enumerate() {
             let ix = NodeIx(u32::try_from(at).expect("fewer than 2^32 nodes"));
             let mut here = Vec::new();
+            let mut batch = 1;
             for offer in
                 node.offers.iter().filter(|o| o.task == class.task && class.admits.contains(o.ordinal))
             {
@@ -109,6 +115,9 @@ impl Candidates {
                 let ready = match offer.ready {
                     Ready::Resident => {
                         let work = offer.run.per_query(variant.max_batch);
+                        if work.mean <= offer.run.estimate(1).mean * GAINS {
+                            batch = batch.max(variant.max_batch);
+                        }
                         here.push((Option_ { service, accuracy, cost, ordinal }, work));
                         continue;
                     }
@@ -117,7 +126,7 @@ impl Candidates {
                 };
                 all.cold.push(Cold { node: ix, ordinal, accuracy, service, cost, ready });
             }
-            all.add_node(ix, here);
+            all.add_node(ix, here, batch);
         }
         all
     }
@@ -137,7 +146,7 @@ impl Candidates {
         self.entry(node).is_some() || self.is_cold(node)
     }
 
-    fn add_node(&mut self, node: NodeIx, mut here: Vec<(Option_, Moments)>) {
+    fn add_node(&mut self, node: NodeIx, mut here: Vec<(Option_, Moments)>, batch: u32) {
         here.sort_by(|(a, _), (b, _)| {
             a.service.p99_f64().total_cmp(&b.service.p99_f64()).then(b.accuracy.cmp(&a.accuracy))
         });
@@ -170,6 +179,7 @@ impl Candidates {
             least_cost: kept.iter().map(|o| o.cost).min().unwrap_or(CostPer1k(0)),
             least_mean: least(&mut kept.iter().map(|o| o.service.mean)),
             fastest,
+            batch,
             len: u32::try_from(kept.len()).expect("at most 256 options a node"),
             first: u32::try_from(first).expect("fewer than 2^32 options"),
         });

@@ -91,6 +91,27 @@ pub fn pick_elsewhere(
     scan.resident().unwrap_or_else(|| scan.cold())
 }
 
+/// The same at one node where it would wait so long, if it would be in time there.
+pub(crate) fn pick_at(
+    candidates: &Candidates,
+    load: &LoadView,
+    (class, query): (ClassId, &Query),
+    now: Time,
+    (node, wait): (NodeIx, Moments),
+) -> Option<Choice> {
+    let slack = if query.best_effort { f64::INFINITY } else { Moments::exactly(query.expires - now).mean };
+    let scan = Scan { candidates, load, class, query, now, seed: 0, slack, not: None };
+    let entry = candidates.entry(node)?;
+    let mut best: Option<Best> = None;
+    for (at, option) in (entry.first as usize..).zip(candidates.options_of(entry)) {
+        let wish = scan.wish(option);
+        if best.as_ref().is_none_or(|best| wish <= best.wish) {
+            scan.improve(&mut best, node, (at, option), wish, wait);
+        }
+    }
+    best.map(|best| scan.choice(&best))
+}
+
 /// For a query that only spare time is spent on: of the nodes that have something resident the one that has the fewest of them, so that each
 /// gets as many as it ends. They take no credit. `None` where only a load could serve it.
 fn pick_spare(
@@ -174,12 +195,16 @@ impl Scan<'_> {
                 soonest = Some(soonest.map_or(service, |s: f64| s.min(service)));
             }
         }
-        if let Some(Best { node, option, at, total, .. }) = best {
-            let work = self.candidates.work.get(at).copied().unwrap_or(option.service);
-            let ordinal = option.ordinal;
-            return Some(Verdict::Send(Choice { node, ordinal, completion: total, work }));
+        if let Some(best) = best {
+            return Some(Verdict::Send(self.choice(&best)));
         }
         soonest.map(|service| Verdict::Wait { until: self.latest_start(service) })
+    }
+
+    fn choice(&self, best: &Best<'_>) -> Choice {
+        let Best { node, option, at, total, .. } = best;
+        let work = self.candidates.work.get(*at).copied().unwrap_or(option.service);
+        Choice { node: *node, ordinal: option.ordinal, completion: *total, work }
     }
 
     /// The best wish that any option of a node could fulfil.

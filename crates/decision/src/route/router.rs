@@ -11,6 +11,7 @@ mod memory;
 mod room;
 mod tables;
 
+use super::gathering::Gathering;
 use super::load::{LoadView, NodeReport};
 use super::pick::{SPARE_AT_A_NODE, Verdict, pick};
 use super::sharing::{Charged, Said, Sharing};
@@ -40,6 +41,9 @@ pub struct Limits {
     pub grace: Micros,
     /// Classes remembered before those without queries are forgotten.
     pub classes: u32,
+    /// Whole batches go to one node each. In recordings from before there was such a thing they do not.
+    #[serde(default)]
+    pub whole_batches: bool,
 }
 
 impl Default for Limits {
@@ -49,6 +53,7 @@ impl Default for Limits {
             waiting_bytes: Bytes::from_mib(512),
             grace: Micros::from_millis(50),
             classes: 1_024,
+            whole_batches: true,
         }
     }
 }
@@ -159,6 +164,8 @@ pub enum Action {
         waiting: u32,
         /// Deadline of the first of those.
         first: Option<Time>,
+        /// Among how many nodes the class is divided.
+        among: u32,
         /// Whether the node may give it back: another could answer it, and none has given it back yet.
         #[serde(default, skip_serializing_if = "core::ops::Not::not")]
         returnable: bool,
@@ -237,6 +244,8 @@ pub struct Router {
     actions: VecDeque<Action>,
     /// What it saw when it decided lately.
     memory: Memory,
+    /// Batches that gather at nodes.
+    gathering: Gathering,
 }
 
 impl Router {
@@ -258,6 +267,7 @@ impl Router {
             sharing: Sharing::default(),
             actions: VecDeque::new(),
             memory: Memory::default(),
+            gathering: Gathering::default(),
         }
     }
 
@@ -378,6 +388,9 @@ impl Router {
         if query.priority.is_spare() {
             self.load.spare(node, true);
         } else {
+            if self.limits.whole_batches {
+                self.gathering.sent(&self.snapshot, &self.load, now, (class, &query), node);
+            }
             self.load.book(node, query.bytes, work);
         }
         let guard = (query.expires + self.limits.grace).max(now);
@@ -391,13 +404,15 @@ impl Router {
         // All who could serve them hear of them, and each is to count on its part.
         let entries = self.snapshot.candidates(class).map_or(&[][..], |candidates| &candidates.nodes);
         let nodes = entries.iter().filter(|entry| self.load.trusted(now, entry.node)).count();
-        let waiting = waiting.div_ceil(u32::try_from(nodes).unwrap_or(u32::MAX).max(1));
+        let among = u32::try_from(nodes).unwrap_or(u32::MAX).max(1);
+        let waiting = waiting.div_ceil(among);
         self.actions.push_back(Action::Send {
             key,
             node: id,
             expected,
             waiting,
             first,
+            among,
             returnable,
             reserved,
         });

@@ -104,6 +104,8 @@ pub struct Foresight {
     pub caution: bool,
     /// No class is answered by a variant that the device could not afford for all that is asked of it: see `level`.
     pub levels: bool,
+    /// A device that is asked for more than it can do runs full batches, the cheapest first: see `pressed`.
+    pub full_batches: bool,
 }
 
 impl Default for Foresight {
@@ -116,6 +118,7 @@ impl Default for Foresight {
             pool: 4,
             caution: true,
             levels: true,
+            full_batches: true,
         }
     }
 }
@@ -253,6 +256,10 @@ pub enum Event {
         waiting: u32,
         /// The first deadline.
         first: Option<Time>,
+        /// Among how many nodes their class is divided, each of which gets whole batches in turn. 0, as in recordings from before it was told:
+        /// nobody says.
+        #[serde(default)]
+        among: u32,
     },
     /// A batch's inputs stand in its slot. Members whose input would not go in are named and answered by the shell.
     Prepared {

@@ -106,6 +106,13 @@ impl Rates {
         Some(Moments { mean: tightest, var: 0.0 }.mean())
     }
 
+    /// Among how many nodes a class is divided.
+    pub(super) fn divided(&mut self, class: &Class, among: u32) {
+        if let Some(rate) = self.0.get_mut(class) {
+            rate.flow.divided(among);
+        }
+    }
+
     /// One left unanswered, and nothing in memory could have answered it.
     pub(super) fn missed(&mut self, now: Time, class: &Class) {
         if let Some(rate) = self.0.get_mut(class) {

@@ -10,6 +10,7 @@ use super::api::WorkerVariant;
 use super::lanes::Lane;
 use super::level::Level;
 use super::machine::Worker;
+use super::pressed::Pressed;
 use super::queue::Waiting;
 use super::reason::Reason;
 use crate::estimate::Moments;
@@ -66,7 +67,10 @@ impl Worker {
         let mut later: Option<Time> = None;
         let mut late: Vec<QueryKey> = Vec::new();
         let mut deferred: BTreeSet<TaskId> = BTreeSet::new();
-        for head in self.queue.merged(|class| rates.contains_key(class)) {
+        let first = self.goes_first(lane.device);
+        let of_first = |class: &Class| self.is_pressed_by(lane.device, class, first);
+        let heads = self.queue.merged(|class| rates.contains_key(class) && of_first(class));
+        for head in heads.chain(self.queue.merged(|class| rates.contains_key(class) && !of_first(class))) {
             if deferred.contains(&head.query.class.task) {
                 continue;
             }
@@ -96,13 +100,21 @@ impl Worker {
             if !late.is_empty() {
                 break;
             }
+            let pressed = match draw.pressed() {
+                Some(Pressed::GivesWay) => return Bound::Late(alloc::vec![head.query.key]),
+                Some(Pressed::Goes(binding)) => Some(binding),
+                None => None,
+            };
+            let is_pressed = pressed.is_some();
             // With none, only its price ceiling is in the way: more of its kind may yet come and share the batch.
-            match draw.best().or_else(|| draw.last_chance()) {
+            match pressed.or_else(|| draw.best()).or_else(|| draw.last_chance()) {
                 Some(Binding { until: Some(until), .. }) => {
                     later = Some(later.map_or(until, |known| known.min(until)));
                     deferred.insert(head.query.class.task);
                 }
-                Some(binding) if draw.gives_way(&binding) => return Bound::Late(alloc::vec![head.query.key]),
+                Some(binding) if !is_pressed && draw.gives_way(&binding) => {
+                    return Bound::Late(alloc::vec![head.query.key]);
+                }
                 Some(binding) => return Bound::Batch(binding),
                 None => {}
             }
@@ -162,27 +174,27 @@ const EVEN: f64 = 1.03;
 /// So many are tried to be given up together.
 const WITHOUT: [usize; 5] = [1, 4, 16, 32, 64];
 
-struct Draw<'a> {
-    worker: &'a Worker,
+pub(super) struct Draw<'a> {
+    pub(super) worker: &'a Worker,
     now: Time,
     lane: &'a Lane,
-    device: DeviceIx,
+    pub(super) device: DeviceIx,
     price: PricePerHour,
     serving: &'a [&'a WorkerVariant],
     /// Made when it is asked for the first time.
     ahead: &'a OnceCell<Ahead>,
     /// What may answer whom for now.
-    level: Option<&'a Level>,
+    pub(super) level: Option<&'a Level>,
     /// Whether that is heeded.
     limited: Cell<bool>,
-    head: &'a Waiting,
+    pub(super) head: &'a Waiting,
     /// See [`Draw::others`].
     others: OnceCell<Vec<&'a Waiting>>,
 }
 
 impl<'a> Draw<'a> {
     /// Who may go with the head, whatever runs: earliest deadline first, of each class more than any batch takes.
-    fn others(&self) -> &[&'a Waiting] {
+    pub(super) fn others(&self) -> &[&'a Waiting] {
         self.others.get_or_init(|| {
             let largest = self.serving.iter().map(|v| self.worker.largest(self.device, v)).max().unwrap_or(1);
             let with = |class: &Class| self.admitted().any(|v| admits(class, v));
@@ -225,7 +237,7 @@ impl<'a> Draw<'a> {
         Some(self.bind(quickest, Reason::InTime, &self.draw(quickest, 1)?))
     }
 
-    fn admitted(&self) -> impl Iterator<Item = &&WorkerVariant> {
+    pub(super) fn admitted(&self) -> impl Iterator<Item = &&WorkerVariant> {
         self.serving.iter().filter(|v| admits(&self.head.query.class, v))
     }
 
@@ -242,7 +254,7 @@ impl<'a> Draw<'a> {
         })
     }
 
-    fn allows(&self, class: &Class, variant: &WorkerVariant) -> bool {
+    pub(super) fn allows(&self, class: &Class, variant: &WorkerVariant) -> bool {
         !self.limited.get() || self.level.is_none_or(|level| level.allows(class, variant.id))
     }
 
@@ -365,7 +377,7 @@ impl<'a> Draw<'a> {
         })
     }
 
-    fn draw(&self, variant: &WorkerVariant, largest: usize) -> Option<Vec<&'a Waiting>> {
+    pub(super) fn draw(&self, variant: &WorkerVariant, largest: usize) -> Option<Vec<&'a Waiting>> {
         if !self.payable(variant) {
             return None;
         }
@@ -408,7 +420,7 @@ impl<'a> Draw<'a> {
         (self.start(variant) + takes).within(slack(self.now, self.head))
     }
 
-    fn bind(&self, variant: &WorkerVariant, lead: Reason, members: &[&Waiting]) -> Binding {
+    pub(super) fn bind(&self, variant: &WorkerVariant, lead: Reason, members: &[&Waiting]) -> Binding {
         let batch = u32::try_from(members.len()).unwrap_or(u32::MAX);
         let reason = |(at, w): (usize, &&Waiting)| match (w.alone, w.loaded, at) {
             (true, ..) => Reason::Rerun,

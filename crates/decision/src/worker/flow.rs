@@ -7,7 +7,9 @@ use crate::query::Query;
 use modelless_types::Time;
 
 /// What came so long ago counts a third of what comes now, in microseconds: once to notice a crowd at once, once to know a usual rate.
-const QUICK: f64 = 50e3;
+///
+/// A crowd is noticed over no less than whole batches of a class go to other nodes in the meantime.
+const QUICK: f64 = 150e3;
 const SLOW: f64 = 400e3;
 /// So many queries tell how long the next ones will wait.
 const BOUNDS: usize = 8;
@@ -23,12 +25,14 @@ pub(super) struct Flow {
     /// How long the last ones would wait, in microseconds, in turn.
     bounds: [f64; BOUNDS],
     turn: usize,
+    /// Among how many nodes its gateways divide it.
+    among: u32,
 }
 
 impl Flow {
     pub(super) fn new(first: &Query) -> Self {
         let bound = crate::Moments::exactly(first.deadline - first.arrived).mean;
-        Self { quick: 1.0, slow: 1.0, latest: first.arrived, bounds: [bound; BOUNDS], turn: 0 }
+        Self { quick: 1.0, slow: 1.0, latest: first.arrived, bounds: [bound; BOUNDS], turn: 0, among: 1 }
     }
 
     pub(super) fn came(&mut self, query: &Query) {
@@ -38,6 +42,17 @@ impl Flow {
         self.latest = self.latest.max(query.arrived);
         self.turn = (self.turn + 1) % BOUNDS;
         self.bounds[self.turn] = crate::Moments::exactly(query.deadline - query.arrived).mean;
+    }
+
+    pub(super) fn divided(&mut self, among: u32) {
+        if among > 0 {
+            self.among = among;
+        }
+    }
+
+    /// Among how many nodes it is divided, each of which gets whole batches in turn.
+    pub(super) fn among(&self) -> f64 {
+        f64::from(self.among)
     }
 
     /// Queries per microsecond, if nothing came for so many microseconds though it could have.

@@ -9,6 +9,9 @@
 //! It first finds what takes the least of the device, where classes that share a variant share its batches as well, and then makes classes more
 //! accurate one step at a time, whichever gains most answers' accuracy for the time it takes, while there is room. Floors are not touched: a
 //! class knows only variants that may answer it.
+//!
+//! A device that could not keep up with batches of what comes to itself looks again with batches as they come to gateways, which go whole to one node each
+//! in turn. If that is too much as well it is *pressed* (`pressed`).
 
 use super::ahead::{LATELY, whole};
 use super::api::WorkerVariant;
@@ -31,6 +34,8 @@ const BUSY: f64 = 0.5;
 const EVERY: Micros = Micros::from_millis(10);
 /// Those classes that are asked most; the others may have anything, and are few.
 const CLASSES: usize = 16;
+/// Who is asked for so much of what he can do at the least can keep up only with larger batches, if at all. More than all of it, since batches that wait grow.
+const PRESSED: f64 = 1.1;
 /// A change that gains less is none.
 const NOTHING: f64 = 1e-9;
 
@@ -38,6 +43,8 @@ const NOTHING: f64 = 1e-9;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Level {
     beyond: BTreeMap<Class, Vec<VariantId>>,
+    /// What each is answered by while more is asked than can be done.
+    pressed: BTreeMap<Class, VariantId>,
     /// When it was worked out, and what was in memory then.
     at: Option<(Time, u64)>,
 }
@@ -46,6 +53,15 @@ impl Level {
     pub(super) fn allows(&self, class: &Class, variant: VariantId) -> bool {
         self.beyond.get(class).is_none_or(|beyond| !beyond.contains(&variant))
     }
+
+    pub(super) fn is_pressed(&self) -> bool {
+        !self.pressed.is_empty()
+    }
+
+    /// What a class is answered by, if more is asked than can be done.
+    pub(super) fn pressed(&self, class: &Class) -> Option<VariantId> {
+        self.pressed.get(class).copied()
+    }
 }
 
 /// A class as it is asked.
@@ -53,6 +69,8 @@ struct Asked {
     class: Class,
     /// Queries a microsecond.
     rate: f64,
+    /// So many times as many come to gateways, in batches of which every so manieth comes here.
+    among: f64,
     /// Its tightest bound, in microseconds.
     bound: f64,
     /// What may answer it.
@@ -76,19 +94,21 @@ struct Match<'a> {
 }
 
 impl Match<'_> {
-    /// What is asked lately, each first with what takes the least for it alone.
-    fn ask(&mut self, now: Time, apart: impl Fn(&Class) -> bool) {
+    /// What is asked lately, each first with what takes the least for it alone: in batches of what comes here, or in `whole` ones.
+    fn ask(&mut self, now: Time, apart: &impl Fn(&Class) -> bool, whole: bool) {
+        self.asked.clear();
         // At its credit it is not told what has come since.
         let full = self.worker.is_at_credit();
         let rate = |(class, flow, last): (&Class, &Flow, Time)| {
             let unheard = if full { 0.0 } else { Moments::exactly(now - last).mean };
             let bound = flow.bounds().iter().copied().fold(f64::INFINITY, f64::min).max(1.0);
-            (*class, flow.per_us(unheard), bound)
+            (*class, flow.per_us(unheard), if whole { flow.among() } else { 1.0 }, bound)
         };
         let lately = self.worker.rates.flows().filter(|(.., last)| now - *last <= LATELY);
-        let mut rates: Vec<(Class, f64, f64)> = lately.map(rate).filter(|(_, rate, _)| *rate > 0.0).collect();
+        let mut rates: Vec<(Class, f64, f64, f64)> =
+            lately.map(rate).filter(|(_, rate, ..)| *rate > 0.0).collect();
         rates.sort_by(|a, b| b.1.total_cmp(&a.1));
-        for (class, rate, bound) in rates {
+        for (class, rate, among, bound) in rates {
             if self.asked.len() == CLASSES {
                 break;
             }
@@ -102,10 +122,10 @@ impl Match<'_> {
                 self.tightest = self.tightest.min(bound);
             }
             let in_time: Vec<usize> =
-                admitted.iter().copied().filter(|gear| self.is_in_time(*gear, rate, bound)).collect();
+                admitted.iter().copied().filter(|gear| self.is_in_time(*gear, rate * among, bound)).collect();
             let may = if in_time.is_empty() { &admitted } else { &in_time };
-            let may = may.iter().map(|gear| (*gear, self.share(*gear, rate, bound))).collect();
-            self.asked.push(Asked { class, rate, bound, admitted, may });
+            let may = may.iter().map(|gear| (*gear, self.share(*gear, (rate, among), bound))).collect();
+            self.asked.push(Asked { class, rate, among, bound, admitted, may });
         }
         let cheapest =
             |asked: &Asked| asked.may.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |one| one.0);
@@ -132,19 +152,25 @@ impl Match<'_> {
         self.batch(gear, count) * (count / f64::from(self.gears[gear].1)).max(1.0)
     }
 
-    /// The share of a lane that queries take which come at a rate, and of which batches leave after a part of a bound.
-    fn share(&self, gear: usize, rate: f64, bound: f64) -> f64 {
+    /// The share of a lane that queries take which come at a rate, among so many nodes, and of which batches leave after a part of a bound.
+    fn share(&self, gear: usize, (rate, among): (f64, f64), bound: f64) -> f64 {
         // A batch is not smaller than one query.
-        let period = (bound * PERIOD).max(1.0 / rate);
-        self.takes(gear, rate * period) / period
+        let period = (bound * PERIOD).max(1.0 / (rate * among));
+        self.takes(gear, rate * among * period) / (period * among)
     }
 
     /// The same of all classes that a variant answers, together.
     fn load_on(&self, gear: usize) -> f64 {
         let on = self.asked.iter().zip(&self.by).filter(|(_, by)| **by == gear).map(|(asked, _)| asked);
-        let (rate, bound) =
-            on.fold((0.0, f64::INFINITY), |(rate, bound), one| (rate + one.rate, one.bound.min(bound)));
-        if rate > 0.0 { self.share(gear, rate, bound) } else { 0.0 }
+        let (rate, whole, bound) = on.fold((0.0, 0.0, f64::INFINITY), |(rate, whole, bound), one| {
+            (rate + one.rate, whole + one.rate * one.among, one.bound.min(bound))
+        });
+        if rate > 0.0 { self.share(gear, (rate, whole / rate), bound) } else { 0.0 }
+    }
+
+    /// The lanes that all of it keeps busy.
+    fn load(&self) -> f64 {
+        self.loads.iter().sum()
     }
 
     /// By how much the load changes if a class is answered by another variant.
@@ -196,15 +222,15 @@ impl Match<'_> {
 
     /// Whether batches of a class take so long by a variant that somebody asked of within a tight bound would wait for them in vain.
     fn holds_up(&self, one: usize, gear: usize) -> bool {
-        let Asked { rate, bound, .. } = self.asked[one];
-        self.batch(gear, rate * bound * PERIOD) > self.tightest * LONGEST
+        let Asked { rate, among, bound, .. } = self.asked[one];
+        self.batch(gear, rate * among * bound * PERIOD) > self.tightest * LONGEST
     }
 
     /// Makes answers more accurate while lanes have time left.
     fn be_accurate(&mut self, lanes: f64) {
         // A class is made more accurate no more often than there are variants.
         for _ in 0..self.asked.len() * self.gears.len() {
-            let load: f64 = self.loads.iter().sum();
+            let load = self.load();
             let worth = |all: &mut Self, one: usize, gear: usize| {
                 let accuracy = |gear: usize| f64::from(all.gears[gear].0.accuracy.ppm());
                 let more = accuracy(gear) - accuracy(all.by[one]);
@@ -231,7 +257,7 @@ impl Match<'_> {
             let dearer = asked.admitted.iter().filter(|gear| !affordable(gear));
             beyond.insert(asked.class, dearer.map(|gear| self.gears[*gear].0.id).collect());
         }
-        Level { beyond, at: Some(at) }
+        Level { beyond, pressed: BTreeMap::new(), at: Some(at) }
     }
 }
 
@@ -272,13 +298,22 @@ impl Worker {
         };
         // Of a class that a server may answer nobody knows how much is left to lanes.
         let apart = |class: &Class| self.residency.serving(device).any(|v| self.apart(v) && admits(class, v));
-        all.ask(now, apart);
+        all.ask(now, &apart, false);
         if !all.asked.iter().any(|asked| asked.admitted.len() > 1) {
             return nothing;
         }
         let lanes = self.lanes.iter().filter(|lane| lane.device == device).count();
+        let lanes = f64::from(u32::try_from(lanes).unwrap_or(u32::MAX));
         all.share_what_pays();
-        all.be_accurate(f64::from(u32::try_from(lanes).unwrap_or(u32::MAX)));
-        all.level(at)
+        let mut is_pressed = self.config.foresight.full_batches && all.load() >= lanes * PRESSED;
+        if is_pressed {
+            all.ask(now, &apart, true);
+            all.share_what_pays();
+            is_pressed = all.load() >= lanes * PRESSED;
+        }
+        all.be_accurate(lanes);
+        let by = all.asked.iter().zip(&all.by).map(|(asked, by)| (asked.class, all.gears[*by].0.id));
+        let pressed = if is_pressed { by.collect() } else { BTreeMap::new() };
+        Level { pressed, ..all.level(at) }
     }
 }

@@ -344,7 +344,10 @@ impl Machine for Worker {
     fn handle(&mut self, now: Time, event: Event) {
         match event {
             Event::Arrive(query) => self.arrive(now, query),
-            Event::Demand { class, waiting, first } => self.queue.set_demand(class, waiting, first),
+            Event::Demand { class, waiting, first, among } => {
+                self.queue.set_demand(class, waiting, first);
+                self.rates.divided(&class, among);
+            }
             Event::Prepared { batch, dropped } => {
                 if let Some(lane) = self.all_lanes_mut().find(|lane| lane.holds(batch)) {
                     lane.prepared(batch, &dropped);

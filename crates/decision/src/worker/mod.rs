@@ -57,6 +57,7 @@ mod narrowing;
 mod needs;
 mod outgrown;
 mod place;
+mod pressed;
 mod pressure;
 mod quarantine;
 mod queue;

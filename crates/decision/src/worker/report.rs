@@ -17,6 +17,9 @@ use modelless_types::{Bytes, DeviceIx, Micros, ReplicaState, Time, VariantId};
 /// No credit larger than this many queries a lane, whatever the largest batch.
 const CREDIT_A_LANE: u32 = 64;
 
+/// A device that is pressed has so many batches of each to choose from: only of whole ones does it take the cheapest.
+const PRESSED: u32 = 2;
+
 /// A replica as shown to people and to gateways.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReplicaView {
@@ -116,7 +119,8 @@ impl Worker {
             let widest = widest.iter().filter_map(|id| self.residency.variant(*id));
             let mut batches: Vec<u32> = widest.map(batch).collect();
             batches.sort_unstable_by_key(|batch| core::cmp::Reverse(*batch));
-            batches.into_iter().take(most).sum::<u32>().max(largest)
+            let one_each = batches.into_iter().take(most).sum::<u32>().max(largest);
+            if self.is_pressed(device) { one_each.saturating_mul(PRESSED) } else { one_each }
         };
         let pools: BTreeMap<DeviceIx, u32> =
             self.residency.device_ids().map(|device| (device, pool(device))).collect();

@@ -301,7 +301,7 @@ fn nobody_leaves_a_free_lane_to_those_who_wait_at_gateways() {
     for waiting in [0, 200] {
         let mut world = World::new(Batching::Deadline, SHARED);
         let class = query(0, world.now, [0].into_iter().collect(), FAR).class;
-        world.feed(Event::Demand { class, waiting, first: Some(world.now + Micros(12_000)) });
+        world.feed(Event::Demand { class, waiting, first: Some(world.now + Micros(12_000)), among: 1 });
         let mut told = Vec::new();
         for key in 1..=8 {
             told.extend(world.arrive(key, Micros(200_000)));
@@ -316,7 +316,7 @@ fn nobody_leaves_a_free_lane_to_those_who_wait_at_gateways() {
 fn who_is_due_first_here_gives_way_however_hopeless_others_wait_at_gateways() {
     let mut world = pressed(Foresight::default(), &[]);
     let class = query(0, world.now, [0].into_iter().collect(), FAR).class;
-    world.feed(Event::Demand { class, waiting: 3, first: Some(world.now + Micros(12_000)) });
+    world.feed(Event::Demand { class, waiting: 3, first: Some(world.now + Micros(12_000)), among: 1 });
     let told = world.pass(Micros(9_000));
     assert_eq!(refused(&told), [2], "{told:?}");
 }
@@ -399,7 +399,7 @@ fn a_batch_that_gains_nothing_by_its_size_is_smaller_too_where_as_many_are_misse
         }
         // Nobody can help those: one takes 4 ms, and they have one when the lane is free.
         let class = query(0, world.now, [0].into_iter().collect(), FAR).class;
-        world.feed(Event::Demand { class, waiting: 3, first: Some(world.now + Micros(5_000)) });
+        world.feed(Event::Demand { class, waiting: 3, first: Some(world.now + Micros(5_000)), among: 1 });
         let mut told = world.pass(Micros(3_900));
         told.extend(world.ran(first));
         members(&told).expect("bound").len()

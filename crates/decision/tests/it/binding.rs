@@ -176,7 +176,7 @@ fn what_waits_at_gateways_makes_answers_cheaper_until_its_first_deadline_is_past
     let mut world = World::new(100, &[0, 1]);
     let class = query(0, world.now, [0, 1].into_iter().collect(), Micros(0)).class;
     let first = Some(world.now + Micros(5_000));
-    world.feed(Event::Demand { class, waiting: 90, first });
+    world.feed(Event::Demand { class, waiting: 90, first, among: 1 });
     let (batch, variant, _) = bound(&world.arrive(1, &[0, 1], Micros(5_000))).expect("bound");
     assert_eq!(variant, 0);
     world.prepared(batch);
@@ -494,4 +494,67 @@ fn lanes_side_by_side_afford_what_one_cannot() {
         });
         assert_eq!(come.next(), Some(chosen), "{lanes}");
     }
+}
+
+/// Who goes next, and who is refused, where both classes were asked so often lately and these wait: key, what may answer it, and its bound.
+fn goes_next(full_batches: bool, every: u64, waiting: &[(u64, &[u8], u64)]) -> (Vec<u64>, Vec<u64>) {
+    let foresight = Foresight { full_batches, to_come: false, caution: false, ..Foresight::default() };
+    let mut world = World::looking(foresight, 100, &[0, 1]);
+    world.show_within(2_000, every, &[&[0, 1], &[1]], Micros(20_000));
+    // One that has no time to wait for others runs while they come.
+    let (running, ..) = bound(&world.arrive(1, &[1], ALONE)).expect("bound");
+    world.prepared(running);
+    // Behind it is a whole batch, which takes 2 ms.
+    let next = (2..=5).find_map(|key| bound(&world.arrive(key, &[1], Micros(100_000)))).expect("bound");
+    world.prepared(next.0);
+    for (key, admits, latency) in waiting {
+        assert_eq!(bound(&world.arrive(*key, admits, Micros(*latency))), None, "there is no room");
+    }
+    world.now = world.now + Micros(900);
+    let mut told = world.feed(Event::Done { batch: running, outcome: Outcome::Ran });
+    assert_eq!(bound(&told), None, "it is early");
+    // What is whole is bound a while before its turn comes, what may yet grow at the last moment.
+    for wait in [1_000, 850] {
+        world.now = world.now + Micros(wait);
+        world.worker.handle_timeout(world.now);
+        told.extend(std::iter::from_fn(|| world.worker.poll_action()));
+        if bound(&told).is_some() {
+            break;
+        }
+    }
+    let late = |action: &Action| if let Action::Refuse { key, .. } = action { Some(key.0) } else { None };
+    let late = told.iter().filter_map(late).collect();
+    (bound(&told).map_or_else(Vec::new, |(.., members)| members), late)
+}
+
+/// The dear takes 500 us each in batches of four and comes every 800 us, or every 8 ms; the cheap 50.
+const PRESSED: u64 = 200;
+const EASY: u64 = 4_000;
+
+#[test]
+fn on_a_pressed_device_whole_batches_go_first_and_the_cheapest_of_them() {
+    let dear: [(u64, &[u8], u64); 4] =
+        [(11, &[1], 9_000), (12, &[1], 9_000), (13, &[1], 9_000), (14, &[1], 9_000)];
+    let cheap: [(u64, &[u8], u64); 4] =
+        [(21, &[0, 1], 15_000), (22, &[0, 1], 15_000), (23, &[0, 1], 15_000), (24, &[0, 1], 15_000)];
+    let both = [dear, cheap].concat();
+    for (full_batches, every, first) in [(true, PRESSED, 21), (false, PRESSED, 11), (true, EASY, 11)] {
+        let (members, late) = goes_next(full_batches, every, &both);
+        assert_eq!((members.first(), late), (Some(&first), vec![]), "{full_batches} {every}");
+    }
+    // Three of four are no whole batch: who is due first goes first.
+    let (members, _) = goes_next(true, PRESSED, &both[..6]);
+    assert_eq!(members.first(), Some(&11));
+    let (members, _) = goes_next(true, PRESSED, &[&both[1..4], &both[4..7]].concat());
+    assert_eq!(members.first(), Some(&12));
+}
+
+#[test]
+fn on_a_pressed_device_who_has_no_time_for_the_batch_that_is_there_gives_way_to_it() {
+    // What is prepared ends 3 ms after they came; 4 take 2 ms, alone one takes 1.
+    let waiting: [(u64, &[u8], u64); 5] =
+        [(11, &[1], 4_600), (12, &[1], 9_000), (13, &[1], 9_000), (14, &[1], 9_000), (15, &[1], 9_000)];
+    assert_eq!(goes_next(true, PRESSED, &waiting), (vec![12, 13, 14, 15], vec![11]));
+    let (members, late) = goes_next(true, EASY, &waiting);
+    assert_eq!((members.first(), late), (Some(&11), vec![]), "there is time for all");
 }

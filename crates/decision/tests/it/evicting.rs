@@ -391,7 +391,7 @@ fn what_gateways_wait_for_counts_as_demand() {
     }
     world.pass(AGES);
     let class = query(0, world.now, [0].into_iter().collect(), FAR).class;
-    world.feed(Event::Demand { class, waiting: 3, first: Some(world.now + FAR) });
+    world.feed(Event::Demand { class, waiting: 3, first: Some(world.now + FAR), among: 1 });
     world.ask(&[2]);
     assert_eq!(world.resident(), [0, 2], "0 was used less, but three wait for it");
 }

@@ -8,6 +8,7 @@ mod binding;
 mod common;
 mod cutting;
 mod evicting;
+mod gathering;
 mod learning;
 mod lending;
 mod loading;

@@ -277,7 +277,7 @@ impl Shell {
 }
 
 fn limits() -> Limits {
-    Limits { waiting: 12, waiting_bytes: Bytes(2_000), grace: Micros(5_000), classes: 4 }
+    Limits { waiting: 12, waiting_bytes: Bytes(2_000), grace: Micros(5_000), classes: 4, whole_batches: true }
 }
 
 proptest! {

@@ -258,7 +258,7 @@ impl World {
                     let priority = if reserved { Priority::RESERVED } else { query.priority };
                     let query = Query { returnable, priority, ..query };
                     let at = node.0 as usize - 1;
-                    let demand = worker::Event::Demand { class: query.class, waiting, first };
+                    let demand = worker::Event::Demand { class: query.class, waiting, first, among: 1 };
                     self.nodes[at].worker.handle(self.now, demand);
                     self.nodes[at].worker.handle(self.now, worker::Event::Arrive(query));
                     self.work(at);

@@ -133,7 +133,7 @@ fn it_waits_while_others_wait_at_gateways_and_no_longer_than_that_says_anything(
     let mut world = World::new();
     let class = Class { task: TASK, admits: [0].into_iter().collect() };
     let first = Some(world.now + Micros(50_000));
-    world.feed(Event::Demand { class, waiting: 3, first });
+    world.feed(Event::Demand { class, waiting: 3, first, among: 1 });
     let aside = world.ask(LEVEL, LONG);
     world.pass(Micros(40_000));
     assert_eq!(world.answered, [0_u64; 0]);

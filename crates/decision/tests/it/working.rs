@@ -575,7 +575,7 @@ impl Shell {
             }
             Step::Demand { admits, waiting, first } => {
                 let class = query(0, self.now, set(admits), Micros(0)).class;
-                self.feed(Event::Demand { class, waiting, first: Some(self.now + Micros(first)) })
+                self.feed(Event::Demand { class, waiting, first: Some(self.now + Micros(first)), among: 1 })
             }
             Step::Prepared(at, drop) => self.prepared(at, drop),
             Step::Done(at, bad) => self.done(at, bad),

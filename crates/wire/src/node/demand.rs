@@ -18,7 +18,7 @@ const DAY: u64 = 86_400_000_000;
 impl Hub {
     /// Keeps what waits at one gateway and gives what waits at all of them.
     pub(super) fn demand(&self, peer: &Peer, demand: Demand, late: Micros) -> Result<Demand, Nonsense> {
-        let Demand { class, waiting, first } = demand;
+        let Demand { class, waiting, first, among } = demand;
         let after = |first: Micros| Duration::from_micros(first.saturating_sub(late).0.min(DAY));
         let first = first.map(|first| Instant::now() + after(first));
         {
@@ -26,7 +26,10 @@ impl Hub {
             state.waits(class, waiting, first)?;
             self.scale.weigh(&mut state, self.now());
         }
-        Ok(self.demand_of(class))
+        // Each gateway goes round by itself, so of several each comes back the sooner.
+        let gateways = self.peers.read().unwrap_or_else(PoisonError::into_inner).len();
+        let among = among.div_ceil(u32::try_from(gateways).unwrap_or(u32::MAX).max(1));
+        Ok(Demand { among, ..self.demand_of(class) })
     }
 
     /// What waits at a gateway is told with the queries that it sends, and the last of those may have gone to another node. Once
@@ -51,6 +54,6 @@ impl Hub {
             }
         }
         let in_micros = |at: Instant| micros(at.saturating_duration_since(Instant::now()));
-        Demand { class, waiting, first: first.map(in_micros) }
+        Demand { class, waiting, first: first.map(in_micros), among: 0 }
     }
 }

@@ -202,7 +202,10 @@ fn plain_samples() -> Vec<(&'static str, Encoded)> {
         ("query raw", ask(Input::Raw(Buffer::from_static(b"\xff\xd8")))),
         ("query json", ask(json(None))),
         ("query json with parameters", ask(json(Some(b"{}")))),
-        ("demand", tell(&ToNode::Demand(Demand { class: super::class(3), waiting: 2, first: None }))),
+        (
+            "demand",
+            tell(&ToNode::Demand(Demand { class: super::class(3), waiting: 2, first: None, among: 1 })),
+        ),
         ("cancel", tell(&ToNode::Cancel { key })),
         ("pin", tell(&ToNode::Pin { plan: PlanId(9), pins: vec![(DeviceIx(1), VariantId(2))] })),
         (
@@ -300,7 +303,7 @@ fn every_refusal_that_can_be_said_is_among_the_samples() {
 fn a_cancel_is_a_header_and_a_key() {
     let frame = tell(&ToNode::Cancel { key: QueryKey(0x0102_0304) });
     let by_hand = [
-        [7, 18, 0, 0], // version, kind, stream
+        [8, 18, 0, 0], // version, kind, stream
         [8, 0, 0, 0],  // head
         [0, 0, 0, 0],  // payload
         [0, 0, 0, 0],  // waited
@@ -324,14 +327,14 @@ fn a_large_query_is_a_head_with_a_stream_and_parts_of_its_payload() {
     }
     let length = u32::try_from(head.len()).expect("small").to_le_bytes();
     let by_hand: [&[u8]; 9] = [
-        &[7, 16, 1, 0], // version, kind, the first stream
+        &[8, 16, 1, 0], // version, kind, the first stream
         &length,
         &[2, 0, 1, 0], // payload: 65,538
         &[0, 0, 0, 0], // waited
         &head,
-        &[7, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
+        &[8, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
         &vec![7; 64 << 10],
-        &[7, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
+        &[8, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
         &[7, 7],
     ];
     assert!(bytes == by_hand.concat());

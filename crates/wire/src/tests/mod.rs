@@ -268,7 +268,7 @@ fn query(key: u64, input: Input) -> QueryFrame {
         returnable: true,
         decoded: Bytes(4_096),
         input,
-        demand: Demand { class: class(3), waiting: 2, first: Some(Micros(30_000_000)) },
+        demand: Demand { class: class(3), waiting: 2, first: Some(Micros(30_000_000)), among: 1 },
     }
 }
 

@@ -79,7 +79,7 @@ async fn nonsense_is_answered_by_name_and_others_are_served_on() {
 
     let ask = |key| bytes(codec::to_node(&ToNode::Query(Box::new(query(key, raw("x"))))));
     let waits = |task| {
-        let demand = Demand { class: class(task), waiting: 1, first: None };
+        let demand = Demand { class: class(task), waiting: 1, first: None, among: 1 };
         bytes(codec::to_node(&ToNode::Demand(demand)))
     };
     let too_many: Vec<u8> =
@@ -137,7 +137,7 @@ async fn a_peer_that_says_what_its_role_does_not_is_turned_away() {
     let served = Served::start(&Address::Tcp("127.0.0.1:0".into()), config()).await;
     let Address::Tcp(address) = served.address.clone() else { panic!("TCP was asked for") };
     let frame = |frame: ToNode| bytes(codec::to_node(&frame));
-    let demand = Demand { class: class(3), waiting: 1, first: None };
+    let demand = Demand { class: class(3), waiting: 1, first: None, among: 1 };
     let wake = ToNode::Wake { task: class(3).task, ordinal: 1 };
     let (gateway, scheduler) = ("where something that gateways say", "where something that schedulers say");
     for (role, sent, kind, expected) in [

@@ -202,7 +202,7 @@ async fn what_a_gateway_tells_a_node_arrives_in_order() {
     for transport in TRANSPORTS {
         let rig = Rig::new(transport).await;
         let key = rig.ask(1, raw("x")).await;
-        rig.to_node.send(ToNode::Demand(Demand { class: class(9), waiting: 5, first: None }));
+        rig.to_node.send(ToNode::Demand(Demand { class: class(9), waiting: 5, first: None, among: 1 }));
         rig.to_node.send(ToNode::Wake { task: TaskId(8), ordinal: 255 });
         rig.to_node.send(ToNode::Unload { variant: VariantId(u32::MAX) });
         rig.to_node.send(ToNode::Cancel { key: QueryKey(1) });

@@ -107,11 +107,11 @@ async fn credit_is_divided_among_gateways_that_ask_and_a_scheduler_takes_none() 
     // One that has nothing open and asks no more leaves its share; the other's query is still open.
     two.gateway.report_with(10).await;
     let key = served.node.query(1).await.key;
-    first.send(ToNode::Demand(Demand { class: class(3), waiting: 0, first: None }));
-    second.send(ToNode::Demand(Demand { class: class(5), waiting: 1, first: None }));
+    first.send(ToNode::Demand(Demand { class: class(3), waiting: 0, first: None, among: 1 }));
+    second.send(ToNode::Demand(Demand { class: class(5), waiting: 1, first: None, among: 1 }));
     two.gateway.report_with(20).await;
     // And one that goes.
-    second.send(ToNode::Demand(Demand { class: class(5), waiting: 1, first: None }));
+    second.send(ToNode::Demand(Demand { class: class(5), waiting: 1, first: None, among: 1 }));
     first.send(ToNode::Query(Box::new(query(2, raw("z")))));
     served.answer(key, Buffer::new(), 30);
     one.gateway.report_with(15).await;
@@ -133,7 +133,7 @@ async fn a_gateway_that_asks_for_more_gets_more_of_the_credit_and_the_other_is_n
     busy_link.send(ToNode::Query(Box::new(query(1, raw("x")))));
     busy.gateway.report_with(20).await; // with little to do they are equals
     // What waits counts as what was sent: a gateway that gets little credit could not send more.
-    busy_link.send(ToNode::Demand(Demand { class: class(3), waiting: 56, first: None }));
+    busy_link.send(ToNode::Demand(Demand { class: class(3), waiting: 56, first: None, among: 1 }));
     let got = |frame: &FromNode| frame.report.limit.queries;
     busy.gateway.heard.wait_for_one("most of the credit", |(_, frame)| got(frame) >= 35).await;
     calm.gateway.heard.wait_for_one("the rest", |(_, frame)| got(frame) <= 5).await;
@@ -161,7 +161,7 @@ async fn an_answer_weighs_one_gateway_however_many_there_are_and_tells_the_part_
     for key in 1..=ANSWERS {
         link.send(ToNode::Query(Box::new(query(key, raw("y")))));
     }
-    let waits = |waiting| ToNode::Demand(Demand { class: class(3), waiting, first: None });
+    let waits = |waiting| ToNode::Demand(Demand { class: class(3), waiting, first: None, among: 1 });
     link.send(waits(64));
     let came = served.node.told.wait_for("all queries", |told| {
         let keys: Vec<_> =
@@ -233,7 +233,7 @@ async fn what_waits_is_added_up_and_what_a_lost_gateway_had_is_taken_back() {
     let ((_, first), (_, second)) = (one.connection(0).await, two.connection(0).await);
     let waits = |waiting, seconds| {
         let first = Some(Micros::from_secs(seconds));
-        ToNode::Demand(Demand { class: class(5), waiting, first })
+        ToNode::Demand(Demand { class: class(5), waiting, first, among: 1 })
     };
     first.send(waits(3, 20));
     demanded(&served.node, 5, 3).await;
@@ -250,7 +250,7 @@ async fn what_waits_is_added_up_and_what_a_lost_gateway_had_is_taken_back() {
     assert!(left.first > Some(Micros::from_secs(18)), "{left:?}");
     // Its answer, when it comes after all, goes nowhere and harms nobody.
     served.answer(key, Buffer::new(), 8);
-    first.send(ToNode::Demand(Demand { class: class(5), waiting: 0, first: None }));
+    first.send(ToNode::Demand(Demand { class: class(5), waiting: 0, first: None, among: 1 }));
     demanded(&served.node, 5, 0).await;
     one.stop().await;
     served.stop().await;

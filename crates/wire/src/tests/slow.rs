@@ -137,11 +137,16 @@ async fn that_a_large_query_may_go_back_is_heard_though_it_is_said_while_its_par
 async fn what_overtakes_a_large_query_is_newer_than_what_that_says_of_the_moment() {
     let (_, served, kept, link) = world(SLOW).await;
     let mut early = query(1, Input::Raw(large(500_000)));
-    early.demand = Demand { class: class(3), waiting: 40, first: Some(Micros::from_secs(60)) };
+    early.demand = Demand { class: class(3), waiting: 40, first: Some(Micros::from_secs(60)), among: 1 };
     link.send(ToNode::Query(Box::new(early)));
     let waits = |waiting: u32| move |frame: &ToNode| matches!(frame, ToNode::Demand(demand) if demand.waiting == waiting);
     served.node.told.wait_for_one("what waits, ahead of the query", waits(40)).await;
-    link.send(ToNode::Demand(Demand { class: class(3), waiting: 1, first: Some(Micros::from_secs(60)) }));
+    link.send(ToNode::Demand(Demand {
+        class: class(3),
+        waiting: 1,
+        first: Some(Micros::from_secs(60)),
+        among: 1,
+    }));
     served.node.told.wait_for_one("what waits now", waits(1)).await;
     let came = served.node.query(0).await;
     assert_eq!(came.demand.waiting, 1);

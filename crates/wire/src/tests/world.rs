@@ -249,7 +249,7 @@ impl Desk {
                     expires_in: left(query.expires),
                     decoded: query.bytes,
                     returnable,
-                    demand: Demand { class: query.class, waiting, first: None },
+                    demand: Demand { class: query.class, waiting, first: None, among: 1 },
                     ..frame(key.0, Input::Raw(input_of(self.number, key.0)))
                 };
                 self.to_node(node, ToNode::Query(Box::new(sent)));

@@ -6,7 +6,7 @@
 //! it again only once it has got on; where no other node can make it, the query waits for that, as it would have waited there.
 
 use super::super::load::{NodeReport, Stand};
-use super::super::pick::{Verdict, mix, pick_elsewhere};
+use super::super::pick::{Choice, Verdict, mix, pick_elsewhere};
 use super::super::snapshot::NodeIx;
 use super::lines::{Freed, Place};
 use super::{Action, Open, Router, Where};
@@ -32,7 +32,10 @@ impl Router {
     fn choose(&self, now: Time, class: ClassId, query: &Query) -> (Verdict, bool) {
         let seed = mix(self.seed ^ query.key.0);
         let pick = |not| pick_elsewhere(&self.snapshot, &self.load, class, query, now, seed, not);
-        let Some(node) = self.barred(query.key) else { return (pick(None), false) };
+        let Some(node) = self.barred(query.key) else {
+            let joined = self.joins(now, class, query).map(Verdict::Send);
+            return (joined.unwrap_or_else(|| pick(None)), false);
+        };
         let elsewhere = pick(Some(node));
         if !self.is_in_vain(now, query, &elsewhere) {
             return (elsewhere, false);
@@ -42,6 +45,14 @@ impl Router {
             wait @ Verdict::Wait { .. } => (wait, true),
             Verdict::Load { .. } | Verdict::Refuse(_) => (elsewhere, false),
         }
+    }
+
+    /// Where a query goes with others of its class whose batch has not begun.
+    fn joins(&self, now: Time, class: ClassId, query: &Query) -> Option<Choice> {
+        if !self.limits.whole_batches || query.priority.is_spare() {
+            return None;
+        }
+        self.gathering.joins(&self.snapshot, &self.load, now, (class, query))
     }
 
     /// Whether a verdict means that no other node can answer in time: none has what it takes in memory, and one that would have

@@ -69,6 +69,8 @@ pub struct Seen {
     pub(crate) seed: u64,
     /// The node that could not get it, since it had given it back.
     pub(crate) not: Option<NodeIx>,
+    /// Where it went with others of its class whose batch had not begun, and how long it was to wait there.
+    pub joined: Option<(NodeIx, Moments)>,
     table: Arc<Table>,
     nodes: Vec<SeenNode>,
 }
@@ -184,21 +186,23 @@ impl Router {
             let load = *self.load.nodes.get(at)?;
             Some(SeenNode { node, load, wait: row.and_then(|row| row.get(at)).copied().unwrap_or(load.wait) })
         };
+        let sent_to = match did {
+            Did::Sent { node, .. } => self.snapshot.node_ix(node),
+            Did::Waits { .. } | Did::Refused(_) => None,
+        };
         let all = self.load.nodes.len();
         let every = (0..u32::try_from(all).unwrap_or(u32::MAX)).map(NodeIx);
         if let (true, Some((class, _))) = (all > NODES, of) {
-            let chosen = match did {
-                Did::Sent { node, .. } => self.snapshot.node_ix(node),
-                Did::Waits { .. } | Did::Refused(_) => None,
-            };
-            nodes.extend(chosen.and_then(stood));
+            nodes.extend(sent_to.and_then(stood));
             let able = self.snapshot.candidates(class).map_or(&[][..], |candidates| &candidates.nodes);
-            let others = able.iter().map(|entry| entry.node).filter(|node| Some(*node) != chosen);
+            let others = able.iter().map(|entry| entry.node).filter(|node| Some(*node) != sent_to);
             nodes.extend(others.filter_map(stood).take(NODES - nodes.len()));
         } else {
             nodes.extend(every.filter_map(stood).take(NODES));
         }
         let left_out = u32::try_from(all - nodes.len()).unwrap_or(u32::MAX);
+        let gathers = of.and_then(|(class, query)| self.gathering.place(now, class, query));
+        let joined = gathers.filter(|(node, _)| Some(*node) == sent_to);
         let (query, seed) = (of.map(|(_, query)| *query), mix(self.seed ^ key.0));
         let table = Arc::clone(table);
         let standing = query.and_then(|query| self.standing(now, &query));
@@ -211,6 +215,7 @@ impl Router {
             left_out,
             seed,
             not,
+            joined,
             table,
             nodes,
         });

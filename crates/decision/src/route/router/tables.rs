@@ -22,6 +22,7 @@ impl Router {
             }
         }
         self.lines.clear();
+        self.gathering.clear();
         self.sharing.nobody_waits();
         let keys: Vec<QueryKey> = self.open.keys().copied().collect();
         let mut lost = Vec::new();

@@ -1,0 +1,147 @@
+//! Whole batches go to one node each.
+
+use crate::common::{TASK, query};
+use modelless_decision::explain::recall;
+use modelless_decision::route::{
+    Action, Event, Limit, Limits, Made, NodeInfo, NodeReport, Offer, Ready, Router, Table, TaskInfo,
+    VariantInfo,
+};
+use modelless_decision::{Machine, Moments, Query, RunModel};
+use modelless_types::{
+    Accuracy, BatchPoint, Bytes, Goals, Micros, ModelId, NodeId, Prefer, PricePerHour, SpaceId, Time,
+    VariantId, VariantSet,
+};
+
+const LATENCY: Micros = Micros::from_millis(50);
+
+/// Equal nodes with one variant, of which a batch of eight takes so many microseconds, and one alone 1000.
+fn table(nodes: u32, eight_us: f64) -> Table {
+    let point =
+        |batch: u32, mean_us: f64| BatchPoint { batch, mean_us, var_us2: 0.0, p99_us: mean_us, samples: 9 };
+    let run = RunModel::from_points(&[point(1, 1_000.0), point(8, eight_us)], Moments::ZERO).expect("points");
+    let variant = VariantInfo {
+        id: VariantId(1),
+        model: ModelId(1),
+        ordinal: 0,
+        space: SpaceId(1),
+        accuracy: Accuracy::ONE,
+        max_batch: 8,
+        candidate: false,
+    };
+    let task =
+        TaskInfo { id: TASK, default_space: SpaceId(1), defaults: Goals::default(), variants: vec![variant] };
+    let offers = vec![Offer { task: TASK, ordinal: 0, ready: Ready::Resident, run, width: 1 }];
+    let node =
+        |id| NodeInfo { id: NodeId(id), rtt: Moments::ZERO, price: PricePerHour(1), offers: offers.clone() };
+    Table { tasks: vec![task], nodes: (1..=nodes).map(node).collect() }
+}
+
+struct World {
+    router: Router,
+    now: Time,
+    key: u64,
+}
+
+impl World {
+    /// Nodes with as much to do as is said, in microseconds.
+    fn new(whole_batches: bool, eight_us: f64, waits: &[f64]) -> Self {
+        let limits = Limits { whole_batches, ..Limits::default() };
+        let mut router = Router::new(limits, 1).remembering(100);
+        let nodes = u32::try_from(waits.len()).expect("few");
+        router.handle(Time(1), Event::Table(table(nodes, eight_us)));
+        let mut world = Self { router, now: Time(10), key: 0 };
+        for (node, wait) in (1..).zip(waits) {
+            world.speaks(node, 100, *wait);
+        }
+        world
+    }
+
+    fn speaks(&mut self, node: u32, credit: u32, wait: f64) {
+        let limit = Limit { queries: credit, bytes: Bytes::from_mib(1) };
+        let wait = Moments { mean: wait, var: 0.0 };
+        let report = NodeReport { limit, wait, waits: Vec::new(), made: Made::default() };
+        self.router.handle(self.now, Event::Report { node: NodeId(node), report });
+    }
+
+    /// One comes; where it goes.
+    fn asks(&mut self) -> u32 {
+        self.asks_for(Prefer::Accuracy)
+    }
+
+    fn asks_for(&mut self, prefer: Prefer) -> u32 {
+        self.key += 1;
+        let admits: VariantSet = [0].into_iter().collect();
+        let query = Query { prefer, ..query(self.key, self.now, admits, LATENCY) };
+        self.router.handle(self.now, Event::Arrive(query));
+        self.now = self.now + Micros(10);
+        let sent = std::iter::from_fn(|| self.router.poll_action()).find_map(|action| match action {
+            Action::Send { node, among, .. } => Some((node.0, among)),
+            Action::Refuse { .. }
+            | Action::MayReturn { .. }
+            | Action::Cancel { .. }
+            | Action::Wake { .. } => None,
+        });
+        let (node, among) = sent.expect("it is sent");
+        assert_eq!(among as usize, self.router.snapshot().node_count());
+        node
+    }
+
+    fn ask(&mut self, many: usize) -> Vec<u32> {
+        (0..many).map(|_| self.asks()).collect()
+    }
+}
+
+#[test]
+fn who_comes_follows_the_first_of_the_batch_until_it_is_full_and_the_next_one_goes_elsewhere() {
+    let mut world = World::new(true, 1_200.0, &[2_000.0, 2_100.0]);
+    assert_eq!(world.ask(16), [[1; 8], [2; 8]].concat());
+    // Each goes where it would be done first, where that is off: they are spread evenly.
+    let mut world = World::new(false, 1_200.0, &[2_000.0, 2_100.0]);
+    let spread = world.ask(16);
+    assert_eq!(spread.iter().filter(|node| **node == 1).count(), 8);
+    assert!(spread.windows(2).filter(|pair| pair[0] != pair[1]).count() > 8, "{spread:?}");
+}
+
+#[test]
+fn nobody_follows_a_batch_that_has_begun() {
+    let mut world = World::new(true, 1_200.0, &[2_000.0, 2_100.0]);
+    assert_eq!(world.ask(2), [1, 1]);
+    world.now = world.now + Micros(2_000);
+    world.speaks(1, 100, 3_000.0);
+    world.speaks(2, 100, 1_000.0);
+    assert_eq!(world.ask(2), [2, 2]);
+}
+
+#[test]
+fn nobody_follows_while_some_node_could_begin_at_once_or_where_batches_gain_nothing() {
+    let mut world = World::new(true, 1_200.0, &[2_000.0, 2_100.0, 2_200.0]);
+    assert_eq!(world.ask(2), [1, 1]);
+    world.speaks(3, 100, 0.0);
+    assert_eq!(world.asks(), 3);
+    // Eight take as long as eight alone.
+    let mut world = World::new(true, 8_000.0, &[2_000.0, 2_100.0]);
+    assert_eq!(world.ask(2), [1, 2]);
+}
+
+#[test]
+fn nobody_follows_to_a_node_without_credit_or_into_a_batch_of_those_who_prefer_something_else() {
+    let mut world = World::new(true, 1_200.0, &[2_000.0, 2_100.0]);
+    assert_eq!(world.ask(2), [1, 1]);
+    world.speaks(1, 2, 2_000.0);
+    assert_eq!(world.asks(), 2);
+    let mut world = World::new(true, 1_200.0, &[2_000.0, 2_100.0]);
+    assert_eq!(world.asks(), 1);
+    assert_eq!(world.asks_for(Prefer::Cost), 2, "it goes where it would be done first");
+}
+
+#[test]
+fn asked_afterwards_it_says_where_a_query_went_though_another_node_would_have_been_free_sooner() {
+    let mut world = World::new(true, 1_200.0, &[2_000.0, 2_100.0]);
+    assert_eq!(world.ask(3), [1, 1, 1]);
+    let (seen, _) = world.router.seen(modelless_types::QueryKey(3));
+    assert_eq!(seen.len(), 1);
+    assert!(seen[0].joined.is_some());
+    let (snapshot, told) = recall(&seen[0], TASK, &Goals::default());
+    let Some(modelless_decision::route::Verdict::Send(choice)) = told.verdict else { panic!("{told:?}") };
+    assert_eq!(snapshot.node(choice.node).map(|node| node.id), Some(NodeId(1)));
+}
