@@ -4,7 +4,7 @@ use modelless_decision::query::Class;
 use std::collections::BTreeMap;
 
 /// Of more classes than so many, which nobody asks for at once, all are forgotten.
-const CLASSES: usize = 4_096;
+const CLASSES: usize = 1_024;
 
 /// What was told of each class.
 #[derive(Debug, Default)]

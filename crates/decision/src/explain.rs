@@ -8,7 +8,8 @@ use crate::admission::{self, Admitted};
 use crate::estimate::Moments;
 use crate::query::Query;
 use crate::route::{
-    LoadView, NodeIx, Offer, Ready, Seen, Snapshot, TaskInfo, VariantInfo, Verdict, pick_at, pick_elsewhere,
+    Choice, Did, Gathering, LoadView, NodeIx, Offer, Ready, Seen, Snapshot, TaskInfo, VariantInfo, Verdict,
+    pick_elsewhere,
 };
 use alloc::vec::Vec;
 use modelless_types::{
@@ -89,7 +90,7 @@ pub struct Explanation {
     pub candidates: Vec<Candidate>,
 }
 
-/// Explains what would be decided for a query with these goals that came now.
+/// Explains what would be decided for a query with these goals that came now, and with no others.
 pub fn explain(
     snapshot: &mut Snapshot,
     load: &mut LoadView,
@@ -98,14 +99,33 @@ pub fn explain(
     now: Time,
     seed: u64,
 ) -> Explanation {
-    weighed(snapshot, load, (task, goals), Moment { now, seed, query: None, not: None, joined: None })
+    let moment = Moment { now, seed, query: None, not: None, joined: None, gathering: None };
+    weighed(snapshot, load, (task, goals), moment)
+}
+
+/// The same where batches gather that it may go with.
+pub fn explain_with(
+    gathering: &Gathering,
+    (snapshot, load): (&mut Snapshot, &mut LoadView),
+    (task, goals): (TaskId, &Goals),
+    now: Time,
+    seed: u64,
+) -> Explanation {
+    let moment = Moment { now, seed, query: None, not: None, joined: None, gathering: Some(gathering) };
+    weighed(snapshot, load, (task, goals), moment)
 }
 
 /// Explains what was decided for a query with these goals, from what was seen then. With the snapshot of then, for names.
 pub fn recall(seen: &Seen, task: TaskId, goals: &Goals) -> (Snapshot, Explanation) {
     let (mut snapshot, mut load) = seen.view();
-    let Seen { at, query, seed, not, joined, .. } = seen;
-    let moment = Moment { now: *at, seed: *seed, query: query.as_ref(), not: *not, joined: *joined };
+    let Seen { at, query, seed, not, did, .. } = seen;
+    let joined = match did {
+        Did::Sent { node, expected, joined: Some((ordinal, wait)) } => {
+            Some(Joined { node: *node, expected: *expected, ordinal: *ordinal, wait: *wait })
+        }
+        Did::Sent { .. } | Did::Waits { .. } | Did::Refused(_) => None,
+    };
+    let moment = Moment { now: *at, seed: *seed, query: query.as_ref(), not: *not, joined, gathering: None };
     let mut explanation = weighed(&mut snapshot, &mut load, (task, goals), moment);
     let kept = |candidate: &Candidate| {
         let at = candidate.node.and_then(|node| snapshot.node_ix(node));
@@ -124,8 +144,10 @@ struct Moment<'a> {
     query: Option<&'a Query>,
     /// The node that may not get it.
     not: Option<NodeIx>,
-    /// Where it went with others of its class, and how long it was to wait there.
-    joined: Option<(NodeIx, Moments)>,
+    /// Where it went with others of its class.
+    joined: Option<Joined>,
+    /// What gathers now.
+    gathering: Option<&'a Gathering>,
 }
 
 fn weighed(
@@ -134,7 +156,7 @@ fn weighed(
     (task, goals): (TaskId, &Goals),
     moment: Moment<'_>,
 ) -> Explanation {
-    let Moment { now, seed, query, not, joined } = moment;
+    let Moment { now, seed, query, not, joined, gathering } = moment;
     let admitted = admission::admit(snapshot, task, goals);
     let asked = admitted.as_ref().ok().map(|admitted| {
         let query = query.copied().unwrap_or_else(|| coming(admitted, goals, now));
@@ -143,9 +165,10 @@ fn weighed(
         (class, query)
     });
     let verdict = asked.as_ref().map(|(class, query)| {
-        let at = |place| pick_at(snapshot.candidates(*class)?, load, (*class, query), now, place);
-        let joins = joined.and_then(at).map(Verdict::Send);
-        joins.unwrap_or_else(|| pick_elsewhere(snapshot, load, *class, query, now, seed, not))
+        let joins = || gathering?.joins(snapshot, load, now, (*class, query));
+        let picked = || pick_elsewhere(snapshot, load, *class, query, now, seed, not);
+        let went = joined.and_then(|joined| joined.choice(snapshot));
+        went.or_else(joins).map_or_else(picked, Verdict::Send)
     });
     let mut candidates = Vec::new();
     if let Some(info) = snapshot.task(task) {
@@ -159,6 +182,23 @@ fn weighed(
     }
     candidates.sort_by_key(|c| (core::cmp::Reverse(c.accuracy), c.latency, c.variant, c.node));
     Explanation { admitted, verdict, candidates }
+}
+
+/// Where a query went with others.
+#[derive(Clone, Copy)]
+struct Joined {
+    node: NodeId,
+    expected: Micros,
+    ordinal: u8,
+    wait: Moments,
+}
+
+impl Joined {
+    fn choice(self, snapshot: &Snapshot) -> Option<Choice> {
+        let Self { node, expected, ordinal, wait } = self;
+        let (node, completion) = (snapshot.node_ix(node)?, Moments::exactly(expected));
+        Some(Choice { node, ordinal, completion, work: Moments::ZERO, joined: Some(wait) })
+    }
 }
 
 /// The query that is being explained; it is never sent.
@@ -225,7 +265,12 @@ impl Weigh<'_> {
             Ready::Cold { load } => load,
         };
         let general = || self.load.general_wait(self.now, ix);
-        let wait = self.asked.map_or_else(general, |(class, _)| self.load.wait(self.now, class, ix));
+        let joined = match self.verdict {
+            Some(Verdict::Send(Choice { node, joined, .. })) if *node == ix => *joined,
+            _ => None,
+        };
+        let known = || self.asked.map_or_else(general, |(class, _)| self.load.wait(self.now, class, ix));
+        let wait = joined.unwrap_or_else(known);
         let idle = node.rtt + offer.run.service();
         let total = wait + Moments::exactly(ready_in) + idle;
         let price = offer.price(node.price);

@@ -10,7 +10,7 @@ use crate::view::{TaskView, View};
 use axum::extract::{Request, State};
 use http::StatusCode;
 use modelless_decision::admission::{Admitted, with_defaults};
-use modelless_decision::explain::{Candidate, Explanation, Finding, explain as decide, preference};
+use modelless_decision::explain::{Candidate, Explanation, Finding, explain_with as decide, preference};
 use modelless_decision::route::{Snapshot, Verdict};
 use modelless_decision::trial::{OnTrial, admit};
 use modelless_store::{Floor, Trial};
@@ -46,9 +46,11 @@ pub(super) async fn explain(
     }
     let (goals, from) = caller.policies.apply(task, &task.resolve(&given)?)?;
     // Asked of copies: looking must not change what is looked at, and takes longer than the router should wait.
-    let (mut snapshot, mut load, now) =
-        core.driver.look(|router, now| (router.snapshot().clone(), router.load().clone(), now));
-    let explanation = decide(&mut snapshot, &mut load, task.task.id, &goals, now, 0);
+    let (mut snapshot, mut load, gathering, now) = core.driver.look(|router, now| {
+        (router.snapshot().clone(), router.load().clone(), router.gathering().clone(), now)
+    });
+    let asked = (task.task.id, &goals);
+    let explanation = decide(&gathering, (&mut snapshot, &mut load), asked, now, 0);
     let mut told = shown(&view, task, &goals, &snapshot, &explanation);
     if let Some(running) = &task.trial {
         told["trial"] = trial(running, &snapshot, &goals);

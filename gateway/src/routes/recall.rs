@@ -181,11 +181,11 @@ fn share(standing: &Standing) -> Value {
 
 fn did(view: &View, seen: &Seen) -> Value {
     match seen.did {
-        Did::Sent { node, expected } => json!({
+        Did::Sent { node, expected, joined } => json!({
             "action": "sent",
             "node": view.node(node).map(|node| node.name.as_str()),
             "predicted_ms": expected.as_millis_f64(),
-            "joined": seen.joined.is_some(),
+            "joined": joined.is_some(),
         }),
         Did::Waits { until } => {
             json!({"action": "waits", "at_most_ms": (until - seen.at).as_millis_f64()})

@@ -133,9 +133,9 @@ fn two_gateways_share_a_node_within_its_credit() {
     let mut world = one_node("shared", vec![poisson("all", 9_000.0, floor("0.93", ms(50)))]);
     world.gateways = 2;
     let outcome = outcome(&world);
-    // One lane: at most 32 that run, 32 prepared and 32 to fill the next slot are the node's; about half of that is each gateway's, by
-    // what each asked for lately. More than it can do is asked, and batches that gain nothing by their size are smaller then.
-    assert!(outcome.outstanding_max <= 60, "{}", outcome.outstanding_max);
+    // One lane: at most 32 that run, 32 prepared and twice 32 to fill the next slot, since more is asked than it can do, are the node's; about
+    // half of that is each gateway's, by what each asked for lately.
+    assert!(outcome.outstanding_max <= 80, "{}", outcome.outstanding_max);
     assert!(outcome.outstanding_max > 16, "{}", outcome.outstanding_max);
     assert!(outcome.total.answered > 4_000, "{}", table(&outcome));
 }

@@ -401,7 +401,8 @@ fn in_turn<'a>(
                 && stands.get(&variant.id).is_some_and(|others| *others >= copies(asked, variant.work));
             let demand = core::cmp::Reverse(asked.saturating_add(held));
             // What is asked for most may need several devices, but not before everything that is asked for has one.
-            let there = stands.get(&variant.id).is_some_and(|others| *others > 0);
+            let is_asked = asked > 0 || pinned;
+            let there = !is_asked || stands.get(&variant.id).is_some_and(|others| *others > 0);
             order.push((
                 (enough, rank, there, demand, !pinned, turn),
                 task,

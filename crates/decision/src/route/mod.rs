@@ -14,9 +14,10 @@ mod sharing;
 mod snapshot;
 
 pub use candidates::{Candidates, Cold, Option_, RowNode};
+pub use gathering::Gathering;
 pub use load::{Limit, LoadView, Made, NodeReport};
+pub(crate) use pick::mix;
 pub use pick::{Choice, Verdict, pick, pick_elsewhere};
-pub(crate) use pick::{mix, pick_at};
 pub use router::{Action, Did, End, Event, Limits, Router, Seen};
 pub use share::{Asker, IDLE_AFTER, SHARE_BEAT, share};
 pub use sharing::{Said, Standing};

@@ -13,6 +13,8 @@ use crate::query::Query;
 use crate::waking;
 use modelless_types::{ClassId, Micros, Prefer, Refusal, TaskId, Time};
 
+/// A node that has less to do than so many microseconds begins at once.
+const AT_ONCE: f64 = 100.0;
 /// So many queries that only spare time is spent on may be at a node, of one gateway.
 pub(super) const SPARE_AT_A_NODE: u32 = 256;
 
@@ -27,6 +29,8 @@ pub struct Choice {
     pub completion: Moments,
     /// What the query adds to the node's work.
     pub work: Moments,
+    /// It goes there with others of its class whose batch has not begun, and waits so long: less than what the node will have to do.
+    pub joined: Option<Moments>,
 }
 
 /// What to do with a query.
@@ -91,13 +95,24 @@ pub fn pick_elsewhere(
     scan.resident().unwrap_or_else(|| scan.cold())
 }
 
-/// The same at one node where it would wait so long, if it would be in time there.
-pub(crate) fn pick_at(
+/// A batch that gathers at a node.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Gathers {
+    pub(crate) node: NodeIx,
+    /// How long until it begins.
+    pub(crate) wait: Moments,
+    /// How many go already.
+    pub(crate) count: u32,
+}
+
+/// The same for a query that would go with a batch that gathers, if it is in time so, and none that could begin at once or do more of what it
+/// prefers has credit for it.
+pub(crate) fn pick_with(
     candidates: &Candidates,
     load: &LoadView,
     (class, query): (ClassId, &Query),
     now: Time,
-    (node, wait): (NodeIx, Moments),
+    Gathers { node, wait, count }: Gathers,
 ) -> Option<Choice> {
     let slack = if query.best_effort { f64::INFINITY } else { Moments::exactly(query.expires - now).mean };
     let scan = Scan { candidates, load, class, query, now, seed: 0, slack, not: None };
@@ -105,11 +120,29 @@ pub(crate) fn pick_at(
     let mut best: Option<Best> = None;
     for (at, option) in (entry.first as usize..).zip(candidates.options_of(entry)) {
         let wish = scan.wish(option);
-        if best.as_ref().is_none_or(|best| wish <= best.wish) {
-            scan.improve(&mut best, node, (at, option), wish, wait);
+        if best.as_ref().is_some_and(|best| wish > best.wish) {
+            continue;
         }
+        // A batch takes as long as all who are in it.
+        let all = candidates.work.get(at).map_or(0.0, |work| work.mean) * f64::from(count + 1);
+        let more = Moments { mean: (all - option.service.mean).max(0.0), var: 0.0 };
+        scan.improve(&mut best, node, (at, option), wish, wait + more);
     }
-    best.map(|best| scan.choice(&best))
+    let best = best?;
+    let row = load.waits.get(class.0 as usize);
+    let is_better = |entry: &RowNode| {
+        let at = entry.node.0 as usize;
+        let Some(other) = load.nodes.get(at).filter(|_| entry.node != node) else { return false };
+        if !other.has_credit(now, query.bytes) {
+            return false;
+        }
+        let wait = (row.map_or(other.wait, |row| row[at]).less(now - other.reported) + other.booked).mean;
+        wait < AT_ONCE || (scan.bound(entry) < best.wish && wait + entry.top_mean <= slack)
+    };
+    if candidates.nodes.iter().any(is_better) {
+        return None;
+    }
+    Some(Choice { joined: Some(wait), ..scan.choice(&best) })
 }
 
 /// For a query that only spare time is spent on: of the nodes that have something resident the one that has the fewest of them, so that each
@@ -132,7 +165,7 @@ fn pick_spare(
     }
     let option = candidates.options_of(entry).first()?;
     let (completion, work) = (option.service, Moments::ZERO);
-    Some(Verdict::Send(Choice { node: entry.node, ordinal: option.ordinal, completion, work }))
+    Some(Verdict::Send(Choice { node: entry.node, ordinal: option.ordinal, completion, work, joined: None }))
 }
 
 struct Scan<'a> {
@@ -204,7 +237,7 @@ impl Scan<'_> {
     fn choice(&self, best: &Best<'_>) -> Choice {
         let Best { node, option, at, total, .. } = best;
         let work = self.candidates.work.get(*at).copied().unwrap_or(option.service);
-        Choice { node: *node, ordinal: option.ordinal, completion: *total, work }
+        Choice { node: *node, ordinal: option.ordinal, completion: *total, work, joined: None }
     }
 
     /// The best wish that any option of a node could fulfil.

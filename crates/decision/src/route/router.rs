@@ -13,10 +13,10 @@ mod tables;
 
 use super::gathering::Gathering;
 use super::load::{LoadView, NodeReport};
-use super::pick::{SPARE_AT_A_NODE, Verdict, pick};
+use super::pick::{Choice, SPARE_AT_A_NODE, Verdict, pick};
 use super::sharing::{Charged, Said, Sharing};
 use super::snapshot::{NodeIx, Snapshot, Table};
-use crate::explain::{Explanation, explain};
+use crate::explain::{Explanation, explain_with};
 use crate::machine::{Machine, Rank, Ranked, Wake};
 use crate::query::{Class, Query};
 use crate::worker::{draining, is_draining};
@@ -110,6 +110,11 @@ pub enum Event {
     Shares(Vec<Said>),
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_none(among: &u32) -> bool {
+    *among == 0
+}
+
 /// What a query came to at its node, as far as whoever shares devices' time has to know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum End {
@@ -164,7 +169,8 @@ pub enum Action {
         waiting: u32,
         /// Deadline of the first of those.
         first: Option<Time>,
-        /// Among how many nodes the class is divided.
+        /// Among how many nodes the class is divided, each of which gets whole batches in turn; 0 where it does not.
+        #[serde(default, skip_serializing_if = "is_none")]
         among: u32,
         /// Whether the node may give it back: another could answer it, and none has given it back yet.
         #[serde(default, skip_serializing_if = "core::ops::Not::not")]
@@ -281,10 +287,16 @@ impl Router {
         &self.load
     }
 
+    /// The batches that gather at nodes.
+    pub fn gathering(&self) -> &Gathering {
+        &self.gathering
+    }
+
     /// What would be decided for a query with these goals that came now, and why. Changes nothing that matters: a
     /// class may become known.
     pub fn explain(&mut self, task: TaskId, goals: &Goals, now: Time) -> Explanation {
-        explain(&mut self.snapshot, &mut self.load, task, goals, now, self.seed)
+        let known = (&mut self.snapshot, &mut self.load);
+        explain_with(&self.gathering, known, (task, goals), now, self.seed)
     }
 
     /// How many queries wait here.
@@ -345,7 +357,12 @@ impl Router {
     fn settle(&mut self, now: Time, class: ClassId, query: Query, verdict: Verdict) {
         match verdict {
             Verdict::Send(choice) => {
-                self.send(now, class, query, choice.node, choice.completion.p99(), choice.work);
+                // Who was given back goes where there is room, and nobody follows him.
+                let may_lead = self.limits.whole_batches && !self.returned.contains_key(&query.key);
+                if may_lead && !query.priority.is_spare() {
+                    self.gathering.sent(&self.snapshot, &self.load, now, (class, &query), choice.node);
+                }
+                self.send(now, class, query, &choice);
             }
             Verdict::Load { node, ordinal, ready_in, in_time, bound } => {
                 self.wake(node, query.class.task, ordinal);
@@ -353,7 +370,13 @@ impl Router {
                 let until = Time(query.expires.0.saturating_sub(ready_in.0));
                 if in_time && self.load.has_credit(now, node, query.bytes) {
                     let no_work = crate::Moments::ZERO;
-                    self.send(now, class, query, node, ready_in, no_work);
+                    let completion = crate::Moments::exactly(ready_in);
+                    self.send(
+                        now,
+                        class,
+                        query,
+                        &Choice { node, ordinal, completion, work: no_work, joined: None },
+                    );
                 } else if in_time && until > now {
                     self.wait(now, class, query, until);
                 } else {
@@ -371,26 +394,18 @@ impl Router {
         }
     }
 
-    fn send(
-        &mut self,
-        now: Time,
-        class: ClassId,
-        query: Query,
-        node: NodeIx,
-        expected: Micros,
-        work: crate::Moments,
-    ) {
+    fn send(&mut self, now: Time, class: ClassId, query: Query, choice: &Choice) {
+        let Choice { node, ordinal, completion, work, joined } = *choice;
+        let joined = joined.map(|wait| (ordinal, wait));
+        let expected = completion.p99();
         let Some(id) = self.snapshot.node(node).map(|n| n.id) else {
             self.refuse(query.key, Refusal::NodeLost);
             return;
         };
-        self.remember(now, class, &query, Did::Sent { node: id, expected });
+        self.remember(now, class, &query, Did::Sent { node: id, expected, joined });
         if query.priority.is_spare() {
             self.load.spare(node, true);
         } else {
-            if self.limits.whole_batches {
-                self.gathering.sent(&self.snapshot, &self.load, now, (class, &query), node);
-            }
             self.load.book(node, query.bytes, work);
         }
         let guard = (query.expires + self.limits.grace).max(now);
@@ -404,8 +419,10 @@ impl Router {
         // All who could serve them hear of them, and each is to count on its part.
         let entries = self.snapshot.candidates(class).map_or(&[][..], |candidates| &candidates.nodes);
         let nodes = entries.iter().filter(|entry| self.load.trusted(now, entry.node)).count();
-        let among = u32::try_from(nodes).unwrap_or(u32::MAX).max(1);
-        let waiting = waiting.div_ceil(among);
+        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX).max(1);
+        let waiting = waiting.div_ceil(nodes);
+        let gathers = self.limits.whole_batches && entries.iter().any(|entry| entry.batch > 1);
+        let among = if gathers { nodes } else { 0 };
         self.actions.push_back(Action::Send {
             key,
             node: id,

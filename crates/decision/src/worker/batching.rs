@@ -43,7 +43,11 @@ const CLASSES: usize = 1_024;
 
 /// At what rate queries of each class come.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rates(BTreeMap<Class, Rate>);
+pub(super) struct Rates {
+    of: BTreeMap<Class, Rate>,
+    /// Among how many nodes classes are divided, which is told before the first of them comes.
+    among: BTreeMap<Class, u32>,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Rate {
@@ -61,30 +65,30 @@ struct Rate {
 impl Rates {
     pub(super) fn came(&mut self, now: Time, query: &Query) {
         let class = query.class;
-        if let Some(rate) = self.0.get_mut(&class) {
+        if let Some(rate) = self.of.get_mut(&class) {
             rate.flow.came(query);
             let seen = Moments::exactly(now - rate.last).mean;
             rate.gap = if rate.gaps == 0 { seen } else { rate.gap + NEW * (seen - rate.gap) };
             rate.gaps = (rate.gaps + 1).min(EVIDENCE);
             rate.last = now;
         } else {
-            if self.0.len() >= CLASSES {
+            if self.of.len() >= CLASSES {
                 // Classes come and go with the catalogue: room is made by whichever has not been asked for the longest.
-                let oldest = self.0.iter().min_by_key(|(_, rate)| rate.last).map(|(class, _)| *class);
-                oldest.and_then(|class| self.0.remove(&class));
+                let oldest = self.of.iter().min_by_key(|(_, rate)| rate.last).map(|(class, _)| *class);
+                oldest.and_then(|class| self.of.remove(&class));
             }
-            self.0.insert(class, Rate { last: now, gap: 0.0, gaps: 0, unmet: None, flow: Flow::new(query) });
+            self.of.insert(class, Rate { last: now, gap: 0.0, gaps: 0, unmet: None, flow: Flow::new(query) });
         }
     }
 
     /// How each class comes to gateways, and when one last came from there.
     pub(super) fn flows(&self) -> impl Iterator<Item = (&Class, &Flow, Time)> {
-        self.0.iter().map(|(class, rate)| (class, &rate.flow, rate.last))
+        self.of.iter().map(|(class, rate)| (class, &rate.flow, rate.last))
     }
 
     /// Queries per microsecond of each class, as they come now: what has not come for a while comes seldom.
     pub(super) fn now(&self, now: Time) -> impl Iterator<Item = (&Class, f64)> {
-        let known = self.0.iter().filter(|(_, rate)| rate.gaps >= EVIDENCE);
+        let known = self.of.iter().filter(|(_, rate)| rate.gaps >= EVIDENCE);
         known.map(move |(class, rate)| {
             (class, 1.0 / rate.gap.max(Moments::exactly(now - rate.last).mean).max(1.0))
         })
@@ -92,13 +96,13 @@ impl Rates {
 
     /// Classes of which a query came within the last while.
     pub(super) fn lately(&self, now: Time) -> impl Iterator<Item = &Class> {
-        self.0.iter().filter(move |(_, rate)| now - rate.last <= LATELY).map(|(class, _)| class)
+        self.of.iter().filter(move |(_, rate)| now - rate.last <= LATELY).map(|(class, _)| class)
     }
 
     /// The tightest bound of the classes that a variant may answer and of which one came within the last while.
     pub(super) fn tightest(&self, now: Time, variant: &WorkerVariant) -> Option<Micros> {
         let lately = self
-            .0
+            .of
             .iter()
             .filter(|(class, rate)| now - rate.last <= LATELY && super::bind::admits(class, variant));
         let bounds = lately.flat_map(|(_, rate)| rate.flow.bounds().iter().copied());
@@ -108,21 +112,30 @@ impl Rates {
 
     /// Among how many nodes a class is divided.
     pub(super) fn divided(&mut self, class: &Class, among: u32) {
-        if let Some(rate) = self.0.get_mut(class) {
-            rate.flow.divided(among);
+        if among == 0 {
+            return; // nobody says
         }
+        if self.among.len() >= CLASSES && !self.among.contains_key(class) {
+            self.among.clear(); // it is told again with the next of each
+        }
+        self.among.insert(*class, among);
+    }
+
+    /// So many times as many of a class as come here come to gateways, in batches of which every so manieth comes here.
+    pub(super) fn among(&self, class: &Class) -> f64 {
+        f64::from(self.among.get(class).copied().unwrap_or(1))
     }
 
     /// One left unanswered, and nothing in memory could have answered it.
     pub(super) fn missed(&mut self, now: Time, class: &Class) {
-        if let Some(rate) = self.0.get_mut(class) {
+        if let Some(rate) = self.of.get_mut(class) {
             rate.unmet = Some(now);
         }
     }
 
     /// A variant was loaded: the classes that it may answer get their turn.
     pub(super) fn loaded(&mut self, variant: &WorkerVariant) {
-        for (_, rate) in self.0.iter_mut().filter(|(class, _)| super::bind::admits(class, variant)) {
+        for (_, rate) in self.of.iter_mut().filter(|(class, _)| super::bind::admits(class, variant)) {
             rate.unmet = None;
         }
     }
@@ -130,12 +143,12 @@ impl Rates {
     /// Classes of which one left unanswered within the last while, and which have had no turn since.
     pub(super) fn unmet(&self, now: Time) -> impl Iterator<Item = &Class> {
         let unmet = move |rate: &Rate| rate.unmet.is_some_and(|at| now - at <= LATELY);
-        self.0.iter().filter(move |(_, rate)| unmet(rate)).map(|(class, _)| class)
+        self.of.iter().filter(move |(_, rate)| unmet(rate)).map(|(class, _)| class)
     }
 
     /// Queries per microsecond of all classes that a variant may answer, as they came lately; when the last came.
     fn of(&self, variant: &WorkerVariant) -> (f64, Time) {
-        let known = self.0.iter().filter(|(_, rate)| rate.gaps >= EVIDENCE);
+        let known = self.of.iter().filter(|(_, rate)| rate.gaps >= EVIDENCE);
         let admitted = known.filter(|(class, _)| super::bind::admits(class, variant));
         admitted.fold((0.0, Time::ZERO), |(per_us, last), (_, rate)| {
             (per_us + 1.0 / rate.gap.max(1.0), last.max(rate.last))

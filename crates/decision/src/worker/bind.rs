@@ -68,9 +68,10 @@ impl Worker {
         let mut late: Vec<QueryKey> = Vec::new();
         let mut deferred: BTreeSet<TaskId> = BTreeSet::new();
         let first = self.goes_first(lane.device);
-        let of_first = |class: &Class| self.is_pressed_by(lane.device, class, first);
-        let heads = self.queue.merged(|class| rates.contains_key(class) && of_first(class));
-        for head in heads.chain(self.queue.merged(|class| rates.contains_key(class) && !of_first(class))) {
+        let is_first = |waiting: &&Waiting| self.is_first(lane.device, waiting, first);
+        let heads = self.queue.merged(|class| rates.contains_key(class)).filter(is_first);
+        let then = self.queue.merged(|class| rates.contains_key(class)).filter(|waiting| !is_first(waiting));
+        for head in heads.chain(then) {
             if deferred.contains(&head.query.class.task) {
                 continue;
             }
@@ -102,6 +103,7 @@ impl Worker {
             }
             let pressed = match draw.pressed() {
                 Some(Pressed::GivesWay) => return Bound::Late(alloc::vec![head.query.key]),
+                Some(Pressed::Elsewhere) => continue,
                 Some(Pressed::Goes(binding)) => Some(binding),
                 None => None,
             };
@@ -110,6 +112,9 @@ impl Worker {
             match pressed.or_else(|| draw.best()).or_else(|| draw.last_chance()) {
                 Some(Binding { until: Some(until), .. }) => {
                     later = Some(later.map_or(until, |known| known.min(until)));
+                    if first.is_some() && is_pressed {
+                        break; // a whole batch of what is cheap may only grow; what is dear does not go before it
+                    }
                     deferred.insert(head.query.class.task);
                 }
                 Some(binding) if !is_pressed && draw.gives_way(&binding) => {
@@ -176,8 +181,8 @@ const WITHOUT: [usize; 5] = [1, 4, 16, 32, 64];
 
 pub(super) struct Draw<'a> {
     pub(super) worker: &'a Worker,
-    now: Time,
-    lane: &'a Lane,
+    pub(super) now: Time,
+    pub(super) lane: &'a Lane,
     pub(super) device: DeviceIx,
     price: PricePerHour,
     serving: &'a [&'a WorkerVariant],
@@ -310,7 +315,7 @@ impl<'a> Draw<'a> {
     }
 
     /// The first query of a batch decides what it prefers.
-    fn preferred(&self, a: &WorkerVariant, b: &WorkerVariant) -> Ordering {
+    pub(super) fn preferred(&self, a: &WorkerVariant, b: &WorkerVariant) -> Ordering {
         let quicker = a.run.estimate(1).p99_f64().total_cmp(&b.run.estimate(1).p99_f64());
         match self.head.query.prefer {
             Prefer::Accuracy => b.accuracy.cmp(&a.accuracy).then(quicker),

@@ -25,14 +25,12 @@ pub(super) struct Flow {
     /// How long the last ones would wait, in microseconds, in turn.
     bounds: [f64; BOUNDS],
     turn: usize,
-    /// Among how many nodes its gateways divide it.
-    among: u32,
 }
 
 impl Flow {
     pub(super) fn new(first: &Query) -> Self {
         let bound = crate::Moments::exactly(first.deadline - first.arrived).mean;
-        Self { quick: 1.0, slow: 1.0, latest: first.arrived, bounds: [bound; BOUNDS], turn: 0, among: 1 }
+        Self { quick: 1.0, slow: 1.0, latest: first.arrived, bounds: [bound; BOUNDS], turn: 0 }
     }
 
     pub(super) fn came(&mut self, query: &Query) {
@@ -42,17 +40,6 @@ impl Flow {
         self.latest = self.latest.max(query.arrived);
         self.turn = (self.turn + 1) % BOUNDS;
         self.bounds[self.turn] = crate::Moments::exactly(query.deadline - query.arrived).mean;
-    }
-
-    pub(super) fn divided(&mut self, among: u32) {
-        if among > 0 {
-            self.among = among;
-        }
-    }
-
-    /// Among how many nodes it is divided, each of which gets whole batches in turn.
-    pub(super) fn among(&self) -> f64 {
-        f64::from(self.among)
     }
 
     /// Queries per microsecond, if nothing came for so many microseconds though it could have.
@@ -139,8 +126,8 @@ pub(super) mod tests {
         let mut flow = Flow::new(&query(class, Time(0)));
         // One each millisecond for a second, whenever they come here.
         (1..=1_000).for_each(|ms| flow.came(&query(class, Time(ms * 1_000))));
-        // 1 / (1 - exp(-1 / 50)) = 50.5 count of the last 50 ms, which is more a second than the slow count has gathered yet.
-        assert!((flow.per_us(0.0) - 49.5 / 50e3).abs() < 1e-5, "{}", flow.per_us(0.0));
+        // (1 - exp(-1000 / 150)) / (1 - exp(-1 / 150)) = 150.3 count of the last 150 ms, which is more a second than the slow count has gathered yet.
+        assert!((flow.per_us(0.0) - 149.3 / 150e3).abs() < 1e-7, "{}", flow.per_us(0.0));
         // After 400 ms without any the slow count tells, of which a third is left.
         let faded = 399.5 * (1.0 - libm::exp(-2.5)) * libm::exp(-1.0) / 400e3;
         assert!((flow.per_us(400e3) - faded).abs() < 1e-5, "{} {faded}", flow.per_us(400e3));

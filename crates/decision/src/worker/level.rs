@@ -58,6 +58,11 @@ impl Level {
         !self.pressed.is_empty()
     }
 
+    /// Whether it still says something, though nobody may have come since.
+    pub(super) fn is_of_late(&self, now: Time) -> bool {
+        self.at.is_some_and(|(at, _)| now - at <= LATELY)
+    }
+
     /// What a class is answered by, if more is asked than can be done.
     pub(super) fn pressed(&self, class: &Class) -> Option<VariantId> {
         self.pressed.get(class).copied()
@@ -102,7 +107,8 @@ impl Match<'_> {
         let rate = |(class, flow, last): (&Class, &Flow, Time)| {
             let unheard = if full { 0.0 } else { Moments::exactly(now - last).mean };
             let bound = flow.bounds().iter().copied().fold(f64::INFINITY, f64::min).max(1.0);
-            (*class, flow.per_us(unheard), if whole { flow.among() } else { 1.0 }, bound)
+            let among = if whole { self.worker.rates.among(class) } else { 1.0 };
+            (*class, flow.per_us(unheard), among, bound)
         };
         let lately = self.worker.rates.flows().filter(|(.., last)| now - *last <= LATELY);
         let mut rates: Vec<(Class, f64, f64, f64)> =

@@ -8,17 +8,18 @@
 //! * of those variants of which a whole batch waits, the one that takes least for each goes first, the earliest deadline where none does: so what is dear waits
 //!   until there is time for it, or is too late;
 //! * the first in line goes in the largest batch that is there, up to the one that pays and half of its bound. If it has no time for that, and less
-//!   would be dearer, it gives way.
+//!   would be dearer, it gives way, unless a lane that is free sooner has time for it.
+//!
+//! Who is not like others (what is reserved, best effort, price ceilings, what is run again alone) keeps the place that his deadline gives him and is looked at as ever.
 
-use super::bind::{Binding, Draw, admits};
-use super::level::Level;
+use super::api::WorkerVariant;
+use super::bind::{Binding, Draw, admits, slack};
 use super::machine::Worker;
 use super::queue::Waiting;
 use super::reason::Reason;
 use crate::estimate::Moments;
-use crate::query::Class;
 use alloc::collections::BTreeMap;
-use modelless_types::{Batching, DeviceIx, Priority, VariantId};
+use modelless_types::{Batching, DeviceIx, Priority, Time, VariantId};
 
 /// A batch is as good as whole from this share on.
 const WHOLE: (usize, usize) = (9, 10);
@@ -33,6 +34,14 @@ pub(super) enum Pressed {
     Goes(Binding),
     /// It gives way to those behind it.
     GivesWay,
+    /// Another lane has time for it.
+    Elsewhere,
+}
+
+/// Whether a query is like others.
+fn is_ordinary(waiting: &Waiting) -> bool {
+    let query = &waiting.query;
+    !waiting.alone && !query.best_effort && query.max_cost.is_none() && query.priority != Priority::RESERVED
 }
 
 impl Worker {
@@ -60,15 +69,16 @@ impl Worker {
         least.map(|(_, id)| id)
     }
 
-    /// Whether more is asked of a device than it can do.
-    pub(super) fn is_pressed(&self, device: DeviceIx) -> bool {
-        self.levels.get(&device).is_some_and(Level::is_pressed)
+    /// Whether more is asked of a device than it can do, as it was lately.
+    pub(super) fn is_pressed(&self, now: Time, device: DeviceIx) -> bool {
+        let level = self.levels.get(&device);
+        level.is_some_and(|level| level.is_pressed() && level.is_of_late(now))
     }
 
-    /// Whether a class is answered by a variant while a device is pressed.
-    pub(super) fn is_pressed_by(&self, device: DeviceIx, class: &Class, variant: Option<VariantId>) -> bool {
-        let by = self.levels.get(&device).and_then(|level| level.pressed(class));
-        by.is_some() && by == variant
+    /// Whether a query is looked at before those of other variants, where one goes first.
+    pub(super) fn is_first(&self, device: DeviceIx, waiting: &Waiting, first: Option<VariantId>) -> bool {
+        let by = || self.levels.get(&device).and_then(|level| level.pressed(&waiting.query.class));
+        first.is_none() || !is_ordinary(waiting) || by() == first
     }
 }
 
@@ -76,8 +86,7 @@ impl Draw<'_> {
     /// What becomes of the head while the device is pressed; `None` where that says nothing of it.
     pub(super) fn pressed(&self) -> Option<Pressed> {
         let query = &self.head.query;
-        let apart = self.head.alone || query.best_effort || query.max_cost.is_some();
-        if apart || query.priority == Priority::RESERVED || self.worker.queue.mixed_beside_reserved() {
+        if !is_ordinary(self.head) || self.worker.queue.mixed_beside_reserved() {
             return None;
         }
         let id = self.level?.pressed(&query.class)?;
@@ -85,7 +94,11 @@ impl Draw<'_> {
         if self.worker.batching(variant) != Batching::Deadline || self.worker.apart(variant) {
             return None;
         }
-        let with = |w: &&&Waiting| admits(&w.query.class, variant) && self.allows(&w.query.class, variant);
+        // Whoever is due before the head was passed over: he has time on another lane.
+        let with = |w: &&&Waiting| {
+            let may = admits(&w.query.class, variant) && self.allows(&w.query.class, variant);
+            may && w.query.expires >= query.expires && w.query.max_cost.is_none()
+        };
         let there = 1 + self.others().iter().filter(with).count();
         let largest = u32::try_from(self.worker.largest(self.device, variant)).unwrap_or(u32::MAX);
         let best = self.worker.residency.best_batch(variant, largest);
@@ -98,10 +111,26 @@ impl Draw<'_> {
         let drawn = members.as_ref().map_or(0, |members| u32::try_from(members.len()).unwrap_or(u32::MAX));
         match members {
             Some(members) if drawn == most || each(drawn) <= each(most) * EVEN => {
-                let binding = self.bind(variant, Reason::Affordable, &members);
+                let binding = self.bind(variant, self.lead(variant), &members);
                 Some(Pressed::Goes(Binding { drains: false, ..binding }))
             }
-            Some(_) | None => Some(Pressed::GivesWay),
+            _ if !self.worker.config.foresight.gives_way => None,
+            Some(_) | None => {
+                let sooner = self.worker.soonest(self.now, self.device);
+                let has_time = (sooner + takes(most)).mostly_within(slack(self.now, self.head));
+                let is_another = sooner.mean < self.worker.start(self.now, self.lane).mean;
+                Some(if is_another && has_time { Pressed::Elsewhere } else { Pressed::GivesWay })
+            }
+        }
+    }
+
+    /// Why it is answered by this.
+    fn lead(&self, variant: &WorkerVariant) -> Reason {
+        let liked = self.admitted().min_by(|a, b| self.preferred(a, b)).is_some_and(|v| v.id == variant.id);
+        match (self.admitted().count(), liked) {
+            (1, _) => Reason::Only,
+            (_, true) => Reason::Preferred(self.head.query.prefer),
+            (_, false) => Reason::Affordable,
         }
     }
 }

@@ -120,7 +120,7 @@ impl Worker {
             let mut batches: Vec<u32> = widest.map(batch).collect();
             batches.sort_unstable_by_key(|batch| core::cmp::Reverse(*batch));
             let one_each = batches.into_iter().take(most).sum::<u32>().max(largest);
-            if self.is_pressed(device) { one_each.saturating_mul(PRESSED) } else { one_each }
+            if self.is_pressed(self.now, device) { one_each.saturating_mul(PRESSED) } else { one_each }
         };
         let pools: BTreeMap<DeviceIx, u32> =
             self.residency.device_ids().map(|device| (device, pool(device))).collect();

@@ -1,10 +1,10 @@
 //! Whole batches go to one node each.
 
 use crate::common::{TASK, query};
-use modelless_decision::explain::recall;
+use modelless_decision::explain::{Explanation, Finding, recall};
 use modelless_decision::route::{
-    Action, Event, Limit, Limits, Made, NodeInfo, NodeReport, Offer, Ready, Router, Table, TaskInfo,
-    VariantInfo,
+    Action, Did, Event, Limit, Limits, Made, NodeInfo, NodeReport, Offer, Ready, Router, Table, TaskInfo,
+    VariantInfo, Verdict,
 };
 use modelless_decision::{Machine, Moments, Query, RunModel};
 use modelless_types::{
@@ -36,10 +36,22 @@ fn table(nodes: u32, eight_us: f64) -> Table {
     Table { tasks: vec![task], nodes: (1..=nodes).map(node).collect() }
 }
 
+/// Where one is sent, and among how many nodes its class is said to be divided.
+fn sent(router: &mut Router) -> Option<(u32, u32)> {
+    std::iter::from_fn(|| router.poll_action()).find_map(|action| match action {
+        Action::Send { node, among, .. } => Some((node.0, among)),
+        Action::Refuse { .. } | Action::MayReturn { .. } | Action::Cancel { .. } | Action::Wake { .. } => {
+            None
+        }
+    })
+}
+
 struct World {
     router: Router,
     now: Time,
     key: u64,
+    /// What nodes are told.
+    among: u32,
 }
 
 impl World {
@@ -49,7 +61,9 @@ impl World {
         let mut router = Router::new(limits, 1).remembering(100);
         let nodes = u32::try_from(waits.len()).expect("few");
         router.handle(Time(1), Event::Table(table(nodes, eight_us)));
-        let mut world = Self { router, now: Time(10), key: 0 };
+        let gathers = whole_batches && eight_us < 4_000.0;
+        let among = if gathers { nodes } else { 0 };
+        let mut world = Self { router, now: Time(10), key: 0, among };
         for (node, wait) in (1..).zip(waits) {
             world.speaks(node, 100, *wait);
         }
@@ -82,7 +96,7 @@ impl World {
             | Action::Wake { .. } => None,
         });
         let (node, among) = sent.expect("it is sent");
-        assert_eq!(among as usize, self.router.snapshot().node_count());
+        assert_eq!(among, self.among);
         node
     }
 
@@ -140,8 +154,46 @@ fn asked_afterwards_it_says_where_a_query_went_though_another_node_would_have_be
     assert_eq!(world.ask(3), [1, 1, 1]);
     let (seen, _) = world.router.seen(modelless_types::QueryKey(3));
     assert_eq!(seen.len(), 1);
-    assert!(seen[0].joined.is_some());
+    assert!(matches!(seen[0].did, Did::Sent { joined: Some(_), .. }), "{:?}", seen[0].did);
     let (snapshot, told) = recall(&seen[0], TASK, &Goals::default());
-    let Some(modelless_decision::route::Verdict::Send(choice)) = told.verdict else { panic!("{told:?}") };
+    let Some(Verdict::Send(choice)) = told.verdict else { panic!("{told:?}") };
     assert_eq!(snapshot.node(choice.node).map(|node| node.id), Some(NodeId(1)));
+    let chosen = |told: &Explanation| {
+        let chosen = told.candidates.iter().filter(|candidate| candidate.finding == Finding::Chosen);
+        chosen.map(|candidate| candidate.node).collect::<Vec<_>>()
+    };
+    assert_eq!(chosen(&told), [Some(NodeId(1))]);
+    // And asked beforehand.
+    let told = world.router.explain(TASK, &Goals { latency: Some(LATENCY), ..Goals::default() }, world.now);
+    assert_eq!(chosen(&told), [Some(NodeId(1))]);
+}
+
+#[test]
+fn nobody_follows_who_would_be_late_with_all_who_go_already() {
+    // Eight take 3.2 ms, and there is time for 2.0 of waiting and 2.6 of a batch: for six.
+    let mut world = World::new(true, 3_200.0, &[2_000.0, 2_100.0]);
+    let admits: VariantSet = [0].into_iter().collect();
+    let mut asks = |key| {
+        let query = query(key, world.now, admits, Micros(4_600));
+        world.router.handle(world.now, Event::Arrive(query));
+        sent(&mut world.router).expect("it is sent").0
+    };
+    let nodes: Vec<u32> = (1..=7).map(&mut asks).collect();
+    assert_eq!(nodes, [1, 1, 1, 1, 1, 1, 2]);
+}
+
+#[test]
+fn nobody_follows_into_what_came_back_and_nobody_those_whom_their_node_has_no_time_for() {
+    let mut world = World::new(true, 1_200.0, &[2_000.0, 2_100.0, 2_200.0]);
+    assert_eq!(world.ask(2), [1, 1]);
+    let limit = Limit { queries: 100, bytes: Bytes::from_mib(1) };
+    let wait = Moments { mean: 2_000.0, var: 0.0 };
+    let report = NodeReport { limit, wait, waits: Vec::new(), made: Made::default() };
+    let why = modelless_types::Refusal::TooLate { waited: Micros(10) };
+    let back = Event::HandedBack { key: modelless_types::QueryKey(2), node: NodeId(1), report, why };
+    world.router.handle(world.now, back);
+    assert_eq!(sent(&mut world.router).map(|(node, _)| node), Some(2), "elsewhere, by itself");
+    let next = world.asks();
+    assert_ne!(next, 1);
+    assert_eq!(world.asks(), next, "a batch of its own");
 }

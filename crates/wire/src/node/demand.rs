@@ -27,7 +27,10 @@ impl Hub {
             self.scale.weigh(&mut state, self.now());
         }
         // Each gateway goes round by itself, so of several each comes back the sooner.
-        let gateways = self.peers.read().unwrap_or_else(PoisonError::into_inner).len();
+        let now = self.now();
+        let asks = |peer: &&std::sync::Arc<Peer>| peer.state().weight(now).is_some();
+        let gateways =
+            self.peers.read().unwrap_or_else(PoisonError::into_inner).values().filter(asks).count();
         let among = among.div_ceil(u32::try_from(gateways).unwrap_or(u32::MAX).max(1));
         Ok(Demand { among, ..self.demand_of(class) })
     }

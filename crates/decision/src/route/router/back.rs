@@ -49,10 +49,8 @@ impl Router {
 
     /// Where a query goes with others of its class whose batch has not begun.
     fn joins(&self, now: Time, class: ClassId, query: &Query) -> Option<Choice> {
-        if !self.limits.whole_batches || query.priority.is_spare() {
-            return None;
-        }
-        self.gathering.joins(&self.snapshot, &self.load, now, (class, query))
+        let may = self.limits.whole_batches && !self.returned.contains_key(&query.key);
+        may.then(|| self.gathering.joins(&self.snapshot, &self.load, now, (class, query))).flatten()
     }
 
     /// Whether a verdict means that no other node can answer in time: none has what it takes in memory, and one that would have
@@ -143,6 +141,7 @@ impl Router {
         let class = self.class_id(query.class);
         if late && !query.best_effort {
             self.load.behind(now, class, from, Moments::exactly(query.expires - now));
+            self.gathering.falls_behind(class, from);
         }
         match self.choose(now, class, &query) {
             (verdict @ (Verdict::Send(_) | Verdict::Load { in_time: true, .. }), _) => {

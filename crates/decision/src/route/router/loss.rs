@@ -55,7 +55,7 @@ impl Router {
                 if let Some(node) = self.snapshot.node(node).map(|node| node.id) {
                     self.actions.push_back(Action::Cancel { key, node });
                 }
-                self.send(now, class, query, choice.node, choice.completion.p99(), choice.work);
+                self.send(now, class, query, &choice);
             }
         }
     }

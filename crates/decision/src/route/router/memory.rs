@@ -23,7 +23,7 @@ const NODES: usize = 64;
 const OFFERS: usize = 100_000;
 
 /// What was done with a query.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Did {
     /// It went to a node.
     Sent {
@@ -31,6 +31,8 @@ pub enum Did {
         node: NodeId,
         /// 99th percentile of what was expected, from then to the answer.
         expected: Micros,
+        /// It went with others of its class whose batch had not begun: by which variant it was expected to be answered, and how long it was to wait.
+        joined: Option<(u8, Moments)>,
     },
     /// It waits at the gateway.
     Waits {
@@ -69,8 +71,6 @@ pub struct Seen {
     pub(crate) seed: u64,
     /// The node that could not get it, since it had given it back.
     pub(crate) not: Option<NodeIx>,
-    /// Where it went with others of its class whose batch had not begun, and how long it was to wait there.
-    pub joined: Option<(NodeIx, Moments)>,
     table: Arc<Table>,
     nodes: Vec<SeenNode>,
 }
@@ -201,8 +201,6 @@ impl Router {
             nodes.extend(every.filter_map(stood).take(NODES));
         }
         let left_out = u32::try_from(all - nodes.len()).unwrap_or(u32::MAX);
-        let gathers = of.and_then(|(class, query)| self.gathering.place(now, class, query));
-        let joined = gathers.filter(|(node, _)| Some(*node) == sent_to);
         let (query, seed) = (of.map(|(_, query)| *query), mix(self.seed ^ key.0));
         let table = Arc::clone(table);
         let standing = query.and_then(|query| self.standing(now, &query));
@@ -215,7 +213,6 @@ impl Router {
             left_out,
             seed,
             not,
-            joined,
             table,
             nodes,
         });
