@@ -44,7 +44,9 @@ impl Gathering {
         let batch = self.0.get(&(class, query.prefer))?;
         let Batch { node, since, wait, begins, count, most } = *batch;
         let gathers = begins > now && count < most && query.prefer != Prefer::Latency;
-        gathers.then(|| Gathers { node, wait: wait.less(now - since), count })
+        // How uncertain it is was weighed for the first, and to spread what follows would not make it any surer.
+        let wait = Moments { var: 0.0, ..wait.less(now - since) };
+        gathers.then(|| Gathers { node, wait, count })
     }
 
     /// Where a query goes with others whose batch has not begun, if it does.
