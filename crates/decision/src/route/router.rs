@@ -110,11 +110,6 @@ pub enum Event {
     Shares(Vec<Said>),
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn is_none(among: &u32) -> bool {
-    *among == 0
-}
-
 /// What a query came to at its node, as far as whoever shares devices' time has to know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum End {
@@ -170,7 +165,7 @@ pub enum Action {
         /// Deadline of the first of those.
         first: Option<Time>,
         /// Among how many nodes the class is divided, each of which gets whole batches in turn; 0 where it does not.
-        #[serde(default, skip_serializing_if = "is_none")]
+        #[serde(default, skip_serializing_if = "tables::is_none")]
         among: u32,
         /// Whether the node may give it back: another could answer it, and none has given it back yet.
         #[serde(default, skip_serializing_if = "core::ops::Not::not")]
@@ -285,11 +280,6 @@ impl Router {
     /// What it believes about the nodes' load.
     pub fn load(&self) -> &LoadView {
         &self.load
-    }
-
-    /// The batches that gather at nodes.
-    pub fn gathering(&self) -> &Gathering {
-        &self.gathering
     }
 
     /// What would be decided for a query with these goals that came now, and why. Changes nothing that matters: a
