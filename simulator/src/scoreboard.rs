@@ -236,8 +236,9 @@ pub fn instead(mut before: Vec<Row>, rows: Vec<Row>) -> Result<Vec<Row>, Error> 
                 )));
             }
             None => {
-                let what = "no policy was run on it there yet; run all of them";
-                return Err(Error::Scenario(format!("{} at {}: {what}", row.scenario, row.load)));
+                let what = "was not run on it there yet; run all policies of it";
+                let Row { scenario, load, policy, .. } = row;
+                return Err(Error::Scenario(format!("{scenario} at {load}: {policy} {what}")));
             }
         }
     }
@@ -382,6 +383,18 @@ mod tests {
             "{text}"
         );
         assert_eq!(picture(&rows, "s").matches("<polyline").count(), 2);
+    }
+
+    #[test]
+    fn rows_of_one_policy_take_the_place_of_its_own_and_of_nothing_else() {
+        let before = || vec![row("a", 0.1, 0.0, 0.7), row("b", 0.1, 0.0, 0.7)];
+        let after = instead(before(), vec![row("b", 0.2, 0.0, 0.8)]).expect("it stood there");
+        assert_eq!(after, [row("a", 0.1, 0.0, 0.7), row("b", 0.2, 0.0, 0.8)]);
+        let longer = Row { runs: (2, 9), ..row("b", 0.2, 0.0, 0.8) };
+        let error = instead(before(), vec![longer]).expect_err("other runs").to_string();
+        assert!(error.contains("2 runs of 1 s stand there, not 2 of 9 s"), "{error}");
+        let error = instead(before(), vec![row("c", 0.2, 0.0, 0.8)]).expect_err("a new one").to_string();
+        assert!(error.contains("c was not run on it there yet"), "{error}");
     }
 
     #[test]

@@ -90,21 +90,8 @@ pub struct Explanation {
     pub candidates: Vec<Candidate>,
 }
 
-/// Explains what would be decided for a query with these goals that came now, and with no others.
+/// Explains what would be decided for a query with these goals that came now, where these batches gather that it may go with.
 pub fn explain(
-    snapshot: &mut Snapshot,
-    load: &mut LoadView,
-    task: TaskId,
-    goals: &Goals,
-    now: Time,
-    seed: u64,
-) -> Explanation {
-    let moment = Moment { now, seed, query: None, not: None, joined: None, gathering: None };
-    weighed(snapshot, load, (task, goals), moment)
-}
-
-/// The same where batches gather that it may go with.
-pub fn explain_with(
     gathering: &Gathering,
     (snapshot, load): (&mut Snapshot, &mut LoadView),
     (task, goals): (TaskId, &Goals),
@@ -120,10 +107,8 @@ pub fn recall(seen: &Seen, task: TaskId, goals: &Goals) -> (Snapshot, Explanatio
     let (mut snapshot, mut load) = seen.view();
     let Seen { at, query, seed, not, did, .. } = seen;
     let joined = match did {
-        Did::Sent { node, expected, joined: Some((ordinal, wait)) } => {
-            Some(Joined { node: *node, expected: *expected, ordinal: *ordinal, wait: *wait })
-        }
-        Did::Sent { .. } | Did::Waits { .. } | Did::Refused(_) => None,
+        Did::Sent { joined, .. } => *joined,
+        Did::Waits { .. } | Did::Refused(_) => None,
     };
     let moment = Moment { now: *at, seed: *seed, query: query.as_ref(), not: *not, joined, gathering: None };
     let mut explanation = weighed(&mut snapshot, &mut load, (task, goals), moment);
@@ -145,7 +130,7 @@ struct Moment<'a> {
     /// The node that may not get it.
     not: Option<NodeIx>,
     /// Where it went with others of its class.
-    joined: Option<Joined>,
+    joined: Option<Choice>,
     /// What gathers now.
     gathering: Option<&'a Gathering>,
 }
@@ -167,8 +152,7 @@ fn weighed(
     let verdict = asked.as_ref().map(|(class, query)| {
         let joins = || gathering?.joins(snapshot, load, now, (*class, query));
         let picked = || pick_elsewhere(snapshot, load, *class, query, now, seed, not);
-        let went = joined.and_then(|joined| joined.choice(snapshot));
-        went.or_else(joins).map_or_else(picked, Verdict::Send)
+        joined.or_else(joins).map_or_else(picked, Verdict::Send)
     });
     let mut candidates = Vec::new();
     if let Some(info) = snapshot.task(task) {
@@ -182,23 +166,6 @@ fn weighed(
     }
     candidates.sort_by_key(|c| (core::cmp::Reverse(c.accuracy), c.latency, c.variant, c.node));
     Explanation { admitted, verdict, candidates }
-}
-
-/// Where a query went with others.
-#[derive(Clone, Copy)]
-struct Joined {
-    node: NodeId,
-    expected: Micros,
-    ordinal: u8,
-    wait: Moments,
-}
-
-impl Joined {
-    fn choice(self, snapshot: &Snapshot) -> Option<Choice> {
-        let Self { node, expected, ordinal, wait } = self;
-        let (node, completion) = (snapshot.node_ix(node)?, Moments::exactly(expected));
-        Some(Choice { node, ordinal, completion, work: Moments::ZERO, joined: Some(wait) })
-    }
 }
 
 /// The query that is being explained; it is never sent.

@@ -459,7 +459,7 @@ impl Hub {
                     spent: spent + gone,
                     // One that came in parts was overtaken by others, which say the same anew.
                     demand: if in_parts {
-                        self.demand_of(demand.class)
+                        self.demand_of(demand.class).0
                     } else {
                         self.demand(peer, demand, gone)?
                     },
@@ -508,7 +508,7 @@ impl Hub {
             self.node.send(ToNode::Cancel { key: qualified(peer.number, QueryKey(key)) });
         }
         for class in demand.into_keys() {
-            self.node.send(ToNode::Demand(self.demand_of(class)));
+            self.node.send(ToNode::Demand(self.demand_of(class).0));
         }
         self.reshare();
     }

@@ -10,7 +10,7 @@ use crate::view::{TaskView, View};
 use axum::extract::{Request, State};
 use http::StatusCode;
 use modelless_decision::admission::{Admitted, with_defaults};
-use modelless_decision::explain::{Candidate, Explanation, Finding, explain_with as decide, preference};
+use modelless_decision::explain::{Candidate, Explanation, Finding, explain as decide, preference};
 use modelless_decision::route::{Snapshot, Verdict};
 use modelless_decision::trial::{OnTrial, admit};
 use modelless_store::{Floor, Trial};

@@ -46,7 +46,7 @@ impl Gathering {
         let gathers = begins > now && count < most && query.prefer != Prefer::Latency;
         // How uncertain it is was weighed for the first, and to spread what follows would not make it any surer.
         let wait = Moments { var: 0.0, ..wait.less(now - since) };
-        gathers.then(|| Gathers { node, wait, count })
+        gathers.then_some(Gathers { node, wait, count })
     }
 
     /// Where a query goes with others whose batch has not begun, if it does.
@@ -58,7 +58,7 @@ impl Gathering {
         (class, query): (ClassId, &Query),
     ) -> Option<Choice> {
         let gathers = self.of(now, class, query)?;
-        if query.priority.is_spare() || !load.has_credit(now, gathers.node, query.bytes) {
+        if !load.has_credit(now, gathers.node, query.bytes) {
             return None;
         }
         pick_with(snapshot.candidates(class)?, load, (class, query), now, gathers)

@@ -129,14 +129,11 @@ pub(crate) fn pick_with(
         scan.improve(&mut best, node, (at, option), wish, wait + more);
     }
     let best = best?;
-    let row = load.waits.get(class.0 as usize);
     let is_better = |entry: &RowNode| {
-        let at = entry.node.0 as usize;
-        let Some(other) = load.nodes.get(at).filter(|_| entry.node != node) else { return false };
-        if !other.has_credit(now, query.bytes) {
+        if entry.node == node || !load.has_credit(now, entry.node, query.bytes) {
             return false;
         }
-        let wait = (row.map_or(other.wait, |row| row[at]).less(now - other.reported) + other.booked).mean;
+        let wait = load.wait(now, class, entry.node).mean;
         wait < AT_ONCE || (scan.bound(entry) < best.wish && wait + entry.top_mean <= slack)
     };
     if candidates.nodes.iter().any(is_better) {

@@ -10,13 +10,14 @@ mod loss;
 mod memory;
 mod room;
 mod tables;
+mod whole;
 
 use super::gathering::Gathering;
 use super::load::{LoadView, NodeReport};
 use super::pick::{Choice, SPARE_AT_A_NODE, Verdict, pick};
 use super::sharing::{Charged, Said, Sharing};
 use super::snapshot::{NodeIx, Snapshot, Table};
-use crate::explain::{Explanation, explain_with};
+use crate::explain::{Explanation, explain};
 use crate::machine::{Machine, Rank, Ranked, Wake};
 use crate::query::{Class, Query};
 use crate::worker::{draining, is_draining};
@@ -164,8 +165,8 @@ pub enum Action {
         waiting: u32,
         /// Deadline of the first of those.
         first: Option<Time>,
-        /// Among how many nodes the class is divided, each of which gets whole batches in turn; 0 where it does not.
-        #[serde(default, skip_serializing_if = "tables::is_none")]
+        /// Among how many nodes whole batches of the class go in turn; 1 where they do not, and 0 where nothing is said of it.
+        #[serde(default, skip_serializing_if = "whole::is_untold")]
         among: u32,
         /// Whether the node may give it back: another could answer it, and none has given it back yet.
         #[serde(default, skip_serializing_if = "core::ops::Not::not")]
@@ -286,7 +287,7 @@ impl Router {
     /// class may become known.
     pub fn explain(&mut self, task: TaskId, goals: &Goals, now: Time) -> Explanation {
         let known = (&mut self.snapshot, &mut self.load);
-        explain_with(&self.gathering, known, (task, goals), now, self.seed)
+        explain(&self.gathering, known, (task, goals), now, self.seed)
     }
 
     /// How many queries wait here.
@@ -347,11 +348,7 @@ impl Router {
     fn settle(&mut self, now: Time, class: ClassId, query: Query, verdict: Verdict) {
         match verdict {
             Verdict::Send(choice) => {
-                // Who was given back goes where there is room, and nobody follows him.
-                let may_lead = self.limits.whole_batches && !self.returned.contains_key(&query.key);
-                if may_lead && !query.priority.is_spare() {
-                    self.gathering.sent(&self.snapshot, &self.load, now, (class, &query), choice.node);
-                }
+                self.gathers(now, class, &query, choice.node);
                 self.send(now, class, query, &choice);
             }
             Verdict::Load { node, ordinal, ready_in, in_time, bound } => {
@@ -359,14 +356,9 @@ impl Router {
                 // The last moment at which waiting for credit still helps; best effort has one as well.
                 let until = Time(query.expires.0.saturating_sub(ready_in.0));
                 if in_time && self.load.has_credit(now, node, query.bytes) {
-                    let no_work = crate::Moments::ZERO;
-                    let completion = crate::Moments::exactly(ready_in);
-                    self.send(
-                        now,
-                        class,
-                        query,
-                        &Choice { node, ordinal, completion, work: no_work, joined: None },
-                    );
+                    let (completion, work) = (crate::Moments::exactly(ready_in), crate::Moments::ZERO);
+                    let choice = Choice { node, ordinal, completion, work, joined: None };
+                    self.send(now, class, query, &choice);
                 } else if in_time && until > now {
                     self.wait(now, class, query, until);
                 } else {
@@ -385,8 +377,8 @@ impl Router {
     }
 
     fn send(&mut self, now: Time, class: ClassId, query: Query, choice: &Choice) {
-        let Choice { node, ordinal, completion, work, joined } = *choice;
-        let joined = joined.map(|wait| (ordinal, wait));
+        let Choice { node, completion, work, joined, .. } = *choice;
+        let joined = joined.map(|_| *choice);
         let expected = completion.p99();
         let Some(id) = self.snapshot.node(node).map(|n| n.id) else {
             self.refuse(query.key, Refusal::NodeLost);
@@ -411,8 +403,7 @@ impl Router {
         let nodes = entries.iter().filter(|entry| self.load.trusted(now, entry.node)).count();
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX).max(1);
         let waiting = waiting.div_ceil(nodes);
-        let gathers = self.limits.whole_batches && entries.iter().any(|entry| entry.batch > 1);
-        let among = if gathers { nodes } else { 0 };
+        let among = self.among(entries, nodes);
         self.actions.push_back(Action::Send {
             key,
             node: id,

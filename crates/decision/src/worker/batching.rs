@@ -116,9 +116,12 @@ impl Rates {
             return; // nobody says
         }
         if self.among.len() >= CLASSES && !self.among.contains_key(class) {
-            self.among.clear(); // it is told again with the next of each
+            // Those that nobody has asked for lately make room; were they asked for again, they would be taken to come here alone.
+            self.among.retain(|known, _| self.of.contains_key(known));
         }
-        self.among.insert(*class, among);
+        if self.among.len() <= CLASSES {
+            self.among.insert(*class, among);
+        }
     }
 
     /// So many times as many of a class as come here come to gateways, in batches of which every so manieth comes here.

@@ -26,7 +26,7 @@ const WHOLE: (usize, usize) = (9, 10);
 /// No batch takes longer than this part of the bound of its first: as long again it may have waited.
 const LONGEST: f64 = 0.5;
 /// A smaller batch that takes at most so many times as much for each costs those behind it little.
-const EVEN: f64 = 1.1;
+const FAIR: f64 = 1.1;
 
 /// What becomes of the first in line.
 pub(super) enum Pressed {
@@ -110,7 +110,7 @@ impl Draw<'_> {
         let members = self.draw(variant, most as usize);
         let drawn = members.as_ref().map_or(0, |members| u32::try_from(members.len()).unwrap_or(u32::MAX));
         match members {
-            Some(members) if drawn == most || each(drawn) <= each(most) * EVEN => {
+            Some(members) if drawn == most || each(drawn) <= each(most) * FAIR => {
                 let binding = self.bind(variant, self.lead(variant), &members);
                 Some(Pressed::Goes(Binding { drains: false, ..binding }))
             }

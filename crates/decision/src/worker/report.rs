@@ -18,7 +18,7 @@ use modelless_types::{Bytes, DeviceIx, Micros, ReplicaState, Time, VariantId};
 const CREDIT_A_LANE: u32 = 64;
 
 /// A device that is pressed has so many batches of each to choose from: only of whole ones does it take the cheapest.
-const PRESSED: u32 = 2;
+const BATCHES: u32 = 2;
 
 /// A replica as shown to people and to gateways.
 #[derive(Clone, PartialEq, Debug)]
@@ -120,7 +120,7 @@ impl Worker {
             let mut batches: Vec<u32> = widest.map(batch).collect();
             batches.sort_unstable_by_key(|batch| core::cmp::Reverse(*batch));
             let one_each = batches.into_iter().take(most).sum::<u32>().max(largest);
-            if self.is_pressed(self.now, device) { one_each.saturating_mul(PRESSED) } else { one_each }
+            if self.is_pressed(self.now, device) { one_each.saturating_mul(BATCHES) } else { one_each }
         };
         let pools: BTreeMap<DeviceIx, u32> =
             self.residency.device_ids().map(|device| (device, pool(device))).collect();

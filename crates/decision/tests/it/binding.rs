@@ -8,8 +8,8 @@ use modelless_decision::worker::{
 };
 use modelless_decision::{Machine, Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, Prefer, PricePerHour, QueryKey, Time,
-    VariantId, VariantSet,
+    Accuracy, BatchPoint, Bytes, CostPer1k, DeviceIx, Engine, Micros, ModelId, Prefer, PricePerHour,
+    Priority, QueryKey, Time, VariantId, VariantSet,
 };
 
 const DEVICE: DeviceIx = DeviceIx(0);
@@ -498,6 +498,16 @@ fn lanes_side_by_side_afford_what_one_cannot() {
 
 /// Who goes next, and who is refused, where both classes were asked so often lately and these wait: key, what may answer it, and its bound.
 fn goes_next(full_batches: bool, every: u64, waiting: &[(u64, &[u8], u64)]) -> (Vec<u64>, Vec<u64>) {
+    goes_next_of(full_batches, every, waiting, |_| ())
+}
+
+/// The same where the first of them is otherwise.
+fn goes_next_of(
+    full_batches: bool,
+    every: u64,
+    waiting: &[(u64, &[u8], u64)],
+    change: fn(&mut Query),
+) -> (Vec<u64>, Vec<u64>) {
     let foresight = Foresight { full_batches, to_come: false, caution: false, ..Foresight::default() };
     let mut world = World::looking(foresight, 100, &[0, 1]);
     world.show_within(2_000, every, &[&[0, 1], &[1]], Micros(20_000));
@@ -507,8 +517,12 @@ fn goes_next(full_batches: bool, every: u64, waiting: &[(u64, &[u8], u64)]) -> (
     // Behind it is a whole batch, which takes 2 ms.
     let next = (2..=5).find_map(|key| bound(&world.arrive(key, &[1], Micros(100_000)))).expect("bound");
     world.prepared(next.0);
-    for (key, admits, latency) in waiting {
-        assert_eq!(bound(&world.arrive(*key, admits, Micros(*latency))), None, "there is no room");
+    for (at, (key, admits, latency)) in waiting.iter().enumerate() {
+        let mut query = query(*key, world.now, admits.iter().copied().collect(), Micros(*latency));
+        if at == 0 {
+            change(&mut query);
+        }
+        assert_eq!(bound(&world.feed(Event::Arrive(query))), None, "there is no room");
     }
     world.now = world.now + Micros(900);
     let mut told = world.feed(Event::Done { batch: running, outcome: Outcome::Ran });
@@ -557,4 +571,36 @@ fn on_a_pressed_device_who_has_no_time_for_the_batch_that_is_there_gives_way_to_
     assert_eq!(goes_next(true, PRESSED, &waiting), (vec![12, 13, 14, 15], vec![11]));
     let (members, late) = goes_next(true, EASY, &waiting);
     assert_eq!((members.first(), late), (Some(&11), vec![]), "there is time for all");
+}
+
+#[test]
+fn on_a_pressed_device_who_is_not_like_others_keeps_his_place() {
+    let dear: (u64, &[u8], u64) = (11, &[1], 9_000);
+    let cheap: [(u64, &[u8], u64); 4] =
+        [(21, &[0, 1], 15_000), (22, &[0, 1], 15_000), (23, &[0, 1], 15_000), (24, &[0, 1], 15_000)];
+    let both = [&[dear][..], &cheap].concat();
+    let first = |change| goes_next_of(true, PRESSED, &both, change).0.first().copied();
+    assert_eq!(first(|_| ()), Some(21));
+    assert_eq!(first(|query| query.priority = Priority::RESERVED), Some(11));
+    assert_eq!(first(|query| query.max_cost = Some(CostPer1k(u64::MAX))), Some(11));
+    assert_eq!(first(|query| query.best_effort = true), Some(11));
+    // Queries of several levels go as ever.
+    assert_eq!(first(|query| query.priority = Priority::new(1).expect("a level")), Some(11));
+}
+
+#[test]
+fn a_device_is_not_pressed_if_whole_batches_of_what_comes_to_several_nodes_would_keep_it_less_busy() {
+    // Alone the dear takes 1 ms of every 900 us. Of what comes to four nodes three come in 650 us, which take 1.7 ms of four times that.
+    let credit = |among: u32| {
+        let mut world = World::new(100, &[0, 1]);
+        for admits in [&[0, 1][..], &[1]] {
+            let class = query(0, world.now, admits.iter().copied().collect(), ALONE).class;
+            world.feed(Event::Demand { class, waiting: 0, first: None, among });
+        }
+        world.show(2_000, 450, &[&[0, 1], &[1]]);
+        world.worker.report(world.now).limit.queries
+    };
+    let (alone, of_four) = (credit(1), credit(4));
+    assert_eq!(credit(0), alone, "nobody says: taken to come here alone");
+    assert_eq!(alone, of_four + 8, "one batch of each more to choose from");
 }

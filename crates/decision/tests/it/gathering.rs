@@ -1,15 +1,13 @@
 //! Whole batches go to one node each.
 
-use crate::common::{TASK, query};
+use crate::common::{TASK, alike, query};
 use modelless_decision::explain::{Explanation, Finding, recall};
 use modelless_decision::route::{
-    Action, Did, Event, Limit, Limits, Made, NodeInfo, NodeReport, Offer, Ready, Router, Table, TaskInfo,
-    VariantInfo, Verdict,
+    Action, Did, Event, Limit, Limits, Made, NodeReport, Router, Table, Verdict,
 };
 use modelless_decision::{Machine, Moments, Query, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, Goals, Micros, ModelId, NodeId, Prefer, PricePerHour, SpaceId, Time,
-    VariantId, VariantSet,
+    BatchPoint, Bytes, Goals, Micros, NodeId, Prefer, QueryKey, Refusal, Time, VariantSet,
 };
 
 const LATENCY: Micros = Micros::from_millis(50);
@@ -19,21 +17,12 @@ fn table(nodes: u32, eight_us: f64) -> Table {
     let point =
         |batch: u32, mean_us: f64| BatchPoint { batch, mean_us, var_us2: 0.0, p99_us: mean_us, samples: 9 };
     let run = RunModel::from_points(&[point(1, 1_000.0), point(8, eight_us)], Moments::ZERO).expect("points");
-    let variant = VariantInfo {
-        id: VariantId(1),
-        model: ModelId(1),
-        ordinal: 0,
-        space: SpaceId(1),
-        accuracy: Accuracy::ONE,
-        max_batch: 8,
-        candidate: false,
-    };
-    let task =
-        TaskInfo { id: TASK, default_space: SpaceId(1), defaults: Goals::default(), variants: vec![variant] };
-    let offers = vec![Offer { task: TASK, ordinal: 0, ready: Ready::Resident, run, width: 1 }];
-    let node =
-        |id| NodeInfo { id: NodeId(id), rtt: Moments::ZERO, price: PricePerHour(1), offers: offers.clone() };
-    Table { tasks: vec![task], nodes: (1..=nodes).map(node).collect() }
+    let mut table = alike(nodes, 1_000.0);
+    table.tasks[0].variants[0].max_batch = 8;
+    for node in &mut table.nodes {
+        node.offers[0].run = run.clone();
+    }
+    table
 }
 
 /// Where one is sent, and among how many nodes its class is said to be divided.
@@ -62,7 +51,7 @@ impl World {
         let nodes = u32::try_from(waits.len()).expect("few");
         router.handle(Time(1), Event::Table(table(nodes, eight_us)));
         let gathers = whole_batches && eight_us < 4_000.0;
-        let among = if gathers { nodes } else { 0 };
+        let among = if gathers { nodes } else { u32::from(whole_batches) };
         let mut world = Self { router, now: Time(10), key: 0, among };
         for (node, wait) in (1..).zip(waits) {
             world.speaks(node, 100, *wait);
@@ -152,7 +141,7 @@ fn nobody_follows_to_a_node_without_credit_or_into_a_batch_of_those_who_prefer_s
 fn asked_afterwards_it_says_where_a_query_went_though_another_node_would_have_been_free_sooner() {
     let mut world = World::new(true, 1_200.0, &[2_000.0, 2_100.0]);
     assert_eq!(world.ask(3), [1, 1, 1]);
-    let (seen, _) = world.router.seen(modelless_types::QueryKey(3));
+    let (seen, _) = world.router.seen(QueryKey(3));
     assert_eq!(seen.len(), 1);
     assert!(matches!(seen[0].did, Did::Sent { joined: Some(_), .. }), "{:?}", seen[0].did);
     let (snapshot, told) = recall(&seen[0], TASK, &Goals::default());
@@ -189,8 +178,8 @@ fn nobody_follows_into_what_came_back_and_nobody_those_whom_their_node_has_no_ti
     let limit = Limit { queries: 100, bytes: Bytes::from_mib(1) };
     let wait = Moments { mean: 2_000.0, var: 0.0 };
     let report = NodeReport { limit, wait, waits: Vec::new(), made: Made::default() };
-    let why = modelless_types::Refusal::TooLate { waited: Micros(10) };
-    let back = Event::HandedBack { key: modelless_types::QueryKey(2), node: NodeId(1), report, why };
+    let why = Refusal::TooLate { waited: Micros(10) };
+    let back = Event::HandedBack { key: QueryKey(2), node: NodeId(1), report, why };
     world.router.handle(world.now, back);
     assert_eq!(sent(&mut world.router).map(|(node, _)| node), Some(2), "elsewhere, by itself");
     let next = world.asks();

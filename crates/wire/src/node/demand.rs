@@ -26,13 +26,9 @@ impl Hub {
             state.waits(class, waiting, first)?;
             self.scale.weigh(&mut state, self.now());
         }
+        let (waits, gateways) = self.demand_of(class);
         // Each gateway goes round by itself, so of several each comes back the sooner.
-        let now = self.now();
-        let asks = |peer: &&std::sync::Arc<Peer>| peer.state().weight(now).is_some();
-        let gateways =
-            self.peers.read().unwrap_or_else(PoisonError::into_inner).values().filter(asks).count();
-        let among = among.div_ceil(u32::try_from(gateways).unwrap_or(u32::MAX).max(1));
-        Ok(Demand { among, ..self.demand_of(class) })
+        Ok(Demand { among: among.div_ceil(gateways.max(1)), ..waits })
     }
 
     /// What waits at a gateway is told with the queries that it sends, and the last of those may have gone to another node. Once
@@ -44,19 +40,23 @@ impl Hub {
             old.extend(peer.state().old_demand(now));
         }
         for class in old {
-            self.node.send(ToNode::Demand(self.demand_of(class)));
+            self.node.send(ToNode::Demand(self.demand_of(class).0));
         }
     }
 
-    pub(super) fn demand_of(&self, class: Class) -> Demand {
-        let (mut waiting, mut first) = (0_u32, None::<Instant>);
+    /// What waits of a class at all gateways, and how many gateways ask for anything at all.
+    pub(super) fn demand_of(&self, class: Class) -> (Demand, u32) {
+        let (mut waiting, mut first, mut gateways) = (0_u32, None::<Instant>, 0);
+        let now = self.now();
         for peer in self.peers.read().unwrap_or_else(PoisonError::into_inner).values() {
-            if let Some(here) = peer.state().demand.get(&class) {
+            let state = peer.state();
+            gateways += u32::from(state.weight(now).is_some());
+            if let Some(here) = state.demand.get(&class) {
                 waiting = waiting.saturating_add(here.queries);
                 first = first.into_iter().chain(here.first).min();
             }
         }
         let in_micros = |at: Instant| micros(at.saturating_duration_since(Instant::now()));
-        Demand { class, waiting, first: first.map(in_micros), among: 0 }
+        (Demand { class, waiting, first: first.map(in_micros), among: 0 }, gateways)
     }
 }

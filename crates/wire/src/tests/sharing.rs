@@ -257,6 +257,25 @@ async fn what_waits_is_added_up_and_what_a_lost_gateway_had_is_taken_back() {
 }
 
 #[tokio::test]
+async fn among_how_many_nodes_a_class_goes_round_is_told_less_where_several_gateways_ask() {
+    let served = Served::start(&tcp(), config()).await;
+    let (one, two) = (Kept::start(dial(&served.address)), Kept::start(dial(&served.address)));
+    let ((_, first), (_, second)) = (one.connection(0).await, two.connection(0).await);
+    let asks = |key| {
+        let mut query = query(key, raw("x"));
+        query.demand.among = 4;
+        ToNode::Query(Box::new(query))
+    };
+    first.send(asks(1));
+    assert_eq!(served.node.query(0).await.demand.among, 4, "who only listens counts for nothing");
+    second.send(asks(2));
+    assert_eq!(served.node.query(1).await.demand.among, 2);
+    one.stop().await;
+    two.stop().await;
+    served.stop().await;
+}
+
+#[tokio::test]
 async fn a_node_that_comes_back_is_joined_again() {
     let mut served = Served::start(&tcp(), config()).await;
     let address = served.address.clone();

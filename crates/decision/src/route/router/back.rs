@@ -6,7 +6,7 @@
 //! it again only once it has got on; where no other node can make it, the query waits for that, as it would have waited there.
 
 use super::super::load::{NodeReport, Stand};
-use super::super::pick::{Choice, Verdict, mix, pick_elsewhere};
+use super::super::pick::{Verdict, mix, pick_elsewhere};
 use super::super::snapshot::NodeIx;
 use super::lines::{Freed, Place};
 use super::{Action, Open, Router, Where};
@@ -45,12 +45,6 @@ impl Router {
             wait @ Verdict::Wait { .. } => (wait, true),
             Verdict::Load { .. } | Verdict::Refuse(_) => (elsewhere, false),
         }
-    }
-
-    /// Where a query goes with others of its class whose batch has not begun.
-    fn joins(&self, now: Time, class: ClassId, query: &Query) -> Option<Choice> {
-        let may = self.limits.whole_batches && !self.returned.contains_key(&query.key);
-        may.then(|| self.gathering.joins(&self.snapshot, &self.load, now, (class, query))).flatten()
     }
 
     /// Whether a verdict means that no other node can answer in time: none has what it takes in memory, and one that would have

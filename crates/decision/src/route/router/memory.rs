@@ -5,7 +5,7 @@
 //! long run nothing is allocated for it; what it costs is a copy of how up to [`NODES`] nodes stood.
 
 use super::super::load::{LoadView, NodeLoad};
-use super::super::pick::mix;
+use super::super::pick::{Choice, mix};
 use super::super::sharing::Standing;
 use super::super::snapshot::{NodeIx, Snapshot, Table};
 use super::Router;
@@ -31,8 +31,8 @@ pub enum Did {
         node: NodeId,
         /// 99th percentile of what was expected, from then to the answer.
         expected: Micros,
-        /// It went with others of its class whose batch had not begun: by which variant it was expected to be answered, and how long it was to wait.
-        joined: Option<(u8, Moments)>,
+        /// What was chosen, where it went with others of its class whose batch had not begun.
+        joined: Option<Choice>,
     },
     /// It waits at the gateway.
     Waits {

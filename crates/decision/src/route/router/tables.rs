@@ -1,6 +1,5 @@
 //! What a new table does to the queries that are open: positions and classes are numbered anew, nodes and variants may be gone.
 
-use super::super::gathering::Gathering;
 use super::super::load::LoadView;
 use super::super::snapshot::{NodeIx, Snapshot, Table};
 use super::{Open, Router, Where};
@@ -10,11 +9,6 @@ use alloc::vec::Vec;
 use modelless_types::{AppId, Bytes, QueryKey, Refusal, Time, VariantSet};
 
 impl Router {
-    /// The batches that gather at nodes.
-    pub fn gathering(&self) -> &Gathering {
-        &self.gathering
-    }
-
     /// A new table: positions and classes are numbered anew, so everything that uses them is put again.
     pub(super) fn rebuild(&mut self, now: Time, table: Arc<Table>) {
         let old = core::mem::replace(&mut self.snapshot, Snapshot::new(table));
@@ -79,10 +73,4 @@ impl Router {
         let place = self.stands_in_line(class, &query, party);
         self.open.insert(key, Open { query, at: Where::Waiting { class, until, place, level } });
     }
-}
-
-/// How often a number is left out that says nothing.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-pub(super) fn is_none(among: &u32) -> bool {
-    *among == 0
 }
