@@ -134,7 +134,7 @@ pub(crate) fn pick_with(
             return false;
         }
         let wait = load.wait(now, class, entry.node).mean;
-        wait < AT_ONCE || (scan.bound(entry) < best.wish && wait + entry.top_mean <= slack)
+        wait < AT_ONCE || (scan.bound(entry) < best.wish && wait + scan.mean(entry) <= slack)
     };
     if candidates.nodes.iter().any(is_better) {
         return None;
@@ -248,8 +248,12 @@ impl Scan<'_> {
 
     /// Whether none of a node's options that fulfil the wish as well as the best could complete before it.
     fn later(&self, entry: &RowNode, wait: Moments, best: &Best) -> bool {
-        let mean = if self.query.prefer == Prefer::Accuracy { entry.top_mean } else { entry.least_mean };
-        self.bound(entry) == best.wish && wait.mean + mean > best.completion
+        self.bound(entry) == best.wish && wait.mean + self.mean(entry) > best.completion
+    }
+
+    /// The least mean of a node's options that could fulfil the best wish there.
+    fn mean(&self, entry: &RowNode) -> f64 {
+        if self.query.prefer == Prefer::Accuracy { entry.top_mean } else { entry.least_mean }
     }
 
     /// Takes an option that fulfils the wish as well as the best, if it is in time and better; asks the cheap
