@@ -1,6 +1,7 @@
 //! A batch from binding to its answers: prepared in its slot, run, made into answers, delivered.
 
 mod answering;
+mod parts;
 
 use crate::catalogue::Known;
 use crate::core::Handle;
@@ -209,7 +210,7 @@ impl Handle {
     pub(crate) fn write_first(&self, flight: &mut Flight, slot: &mut BatchSlot) -> Result<(), Unwritten> {
         let member = flight.members.first_mut().ok_or(Unwritten::Gone)?;
         self.decode_again(&flight.known, member)?;
-        stretch(&flight.known, std::slice::from_ref(member), slot);
+        self.shape(&flight.known, std::slice::from_mut(&mut *member), slot);
         write_row(&flight.known, member, 0, slot)?;
         flight.prepare = self.now() - flight.bound;
         Ok(())
@@ -282,10 +283,12 @@ impl Handle {
         let mut dropped = Vec::new();
         // As the variant wants them first: how long the batch is depends on all of them.
         let Flight { known, members, .. } = &mut flight;
-        let ready: Vec<_> = members.iter_mut().map(|member| self.decode_again(known, member)).collect();
-        stretch(known, members, &mut slot);
-        for (row, ready) in ready.into_iter().enumerate() {
+        let undecoded = |member: &mut Member| Some((member.key, self.decode_again(known, member).err()?));
+        let mut undecoded: BTreeMap<_, _> = members.iter_mut().filter_map(undecoded).collect();
+        self.shape(known, members, &mut slot);
+        for row in 0..flight.members.len() {
             let member = &flight.members[row];
+            let ready = undecoded.remove(&member.key).map_or(Ok(()), Err);
             let key = member.key;
             let row = u32::try_from(row).unwrap_or(u32::MAX);
             match ready.and_then(|()| write_row(&flight.known, member, row, &mut slot)) {
@@ -510,13 +513,4 @@ fn write_row(known: &Known, member: &Member, row: u32, slot: &mut BatchSlot) -> 
             adapter.prepare(decoded, input, into, scratch).map_err(Unwritten::from)
         })
     })
-}
-
-/// Makes the batch as long as the longest of its members, where lengths differ.
-fn stretch(known: &Known, members: &[Member], slot: &mut BatchSlot) {
-    let Some(adapter) = known.adapter() else { return };
-    let length = |member: &Member| adapter.length(member.input.as_ref()?);
-    if let Some(longest) = members.iter().filter_map(length).max() {
-        slot.stretch(longest);
-    }
 }

@@ -1,9 +1,9 @@
 //! What is registered, as this node needs it: for every variant it could run, how inputs become its tensors.
 
 use modelless_adapter::{Adapter, AdapterSpec, Preparation, PreparationId, Tokenizer};
-use modelless_decision::RunModel;
 use modelless_decision::query::Class;
 use modelless_decision::worker::WorkerVariant;
+use modelless_decision::{RunModel, parts};
 use modelless_engine::{Io, Loaded};
 use modelless_store::Catalog;
 use modelless_types::{
@@ -28,6 +28,8 @@ pub(crate) struct Known {
     pub(crate) ordinal: u8,
     /// A batch of one, by its profile.
     pub(crate) expected: Micros,
+    /// What another part of a batch costs, in items: see [`modelless_decision::parts`].
+    pub(crate) beginning: f64,
     /// What an hour of it costs, where that is not what a lane costs.
     pub(crate) price: Option<PricePerHour>,
     /// The most that its process held when it was measured, on one lane. Unknown where the largest batches were not run for want
@@ -142,6 +144,7 @@ impl Catalogue {
                 let price = prices.get(&variant.id).copied();
                 worker.run = worker.run.with_price(price);
                 let expected = worker.run.estimate(1).mean();
+                let beginning = parts::beginning(&worker.run, variant.settings.max_batch);
                 runnable.push(worker);
                 let preparation = preparation.clone();
                 let known = Known {
@@ -153,6 +156,7 @@ impl Catalogue {
                     task: Arc::clone(task),
                     ordinal: variant.ordinal,
                     expected,
+                    beginning,
                     price,
                     peak: variant
                         .profile_on(device_class)
@@ -178,14 +182,15 @@ impl Catalogue {
             && before.spec == now.spec
             && binds_alike(&before.task, &now.task);
         let also = (before.expected, before.peak, before.price) == (now.expected, now.peak, now.price)
+            && before.beginning.to_bits() == now.beginning.to_bits()
             && before.task == now.task;
         match (same, also) {
             (false, _) => None,
             (true, true) => Some(Arc::clone(before)),
             (true, false) => {
-                let (task, expected, peak, price) =
-                    (Arc::clone(&now.task), now.expected, now.peak, now.price);
-                Some(Arc::new(Known { task, expected, price, peak, ..Known::clone(before) }))
+                let (task, beginning) = (Arc::clone(&now.task), now.beginning);
+                let (expected, peak, price) = (now.expected, now.peak, now.price);
+                Some(Arc::new(Known { task, expected, beginning, price, peak, ..Known::clone(before) }))
             }
         }
     }

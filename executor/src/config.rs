@@ -2,7 +2,7 @@
 
 use crate::node;
 use modelless_decision::worker::{DeviceConfig, Foresight, WorkerConfig};
-use modelless_engine::{MAX_LANES, ServerFiles};
+use modelless_engine::{MAX_LANES, MAX_PARTS, ServerFiles};
 use modelless_types::{Batching, Bytes, Engine, Micros, PricePerHour};
 use modelless_wire::{Hardware, PriceOrigin};
 use serde::{Deserialize, Serialize};
@@ -10,6 +10,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Parts that a batch may be cut into.
+#[expect(clippy::cast_possible_truncation, reason = "a handful")]
+pub const MOST_PARTS: u16 = MAX_PARTS as u16;
 /// The least that a batch on another server may take.
 const REMOTE: Micros = Micros::from_secs(5);
 
@@ -75,6 +78,8 @@ pub struct Config {
     pub overdue_loads: u16,
     /// While others take cores, or batches on several lanes slow each other down, fewer run side by side.
     pub narrow: bool,
+    /// Parts of like length that a batch is cut into at most, where its items differ in length and that pays. One: never.
+    pub parts: u8,
     /// A replica is not evicted sooner than this after it was loaded.
     pub min_residence: Micros,
     /// How queries share batches where their task does not say.
@@ -129,6 +134,7 @@ impl Default for Config {
             suspect_after: Micros::from_millis(50),
             overdue_loads: 2,
             narrow: true,
+            parts: u8::try_from(MOST_PARTS).unwrap_or(u8::MAX),
             batching: Batching::Deadline,
             hand_back: true,
             min_residence: Micros::from_millis(500),
@@ -161,7 +167,11 @@ impl Config {
                 ));
             }
         }
-        for (name, value, most) in [("lanes", self.lanes, MAX_LANES), ("width", self.width, MOST_CORES)] {
+        for (name, value, most) in [
+            ("lanes", self.lanes, MAX_LANES),
+            ("width", self.width, MOST_CORES),
+            ("parts", self.parts.into(), MOST_PARTS),
+        ] {
             if !(1..=most).contains(&value) {
                 return Err(format!(
                     "`executor.{name}` is {value}; it must be at least 1 and at most {most}"

@@ -20,7 +20,7 @@ mod quarantine;
 mod residency;
 mod service;
 
-pub use config::{Config, LEAST_MEMORY, LONGEST_NAME, MOST_CORES, RemoteServer, is_name};
+pub use config::{Config, LEAST_MEMORY, LONGEST_NAME, MOST_CORES, MOST_PARTS, RemoteServer, is_name};
 pub use core::{Fetch, Handle};
 pub use service::{Deps, Error, Service, build};
 

@@ -7,7 +7,7 @@ use crate::environment::PREFIX;
 use crate::exit::usage;
 use clap::Args;
 use modelless_engine::MAX_LANES;
-use modelless_executor::{Config, LEAST_MEMORY, LONGEST_NAME, MOST_CORES, is_name, node};
+use modelless_executor::{Config, LEAST_MEMORY, LONGEST_NAME, MOST_CORES, MOST_PARTS, is_name, node};
 use modelless_types::{Bytes, PricePerHour};
 use modelless_wire::Gpu;
 use serde::Deserialize;
@@ -19,7 +19,8 @@ use std::path::{Path, PathBuf};
 #[derive(Args, Debug, Default)]
 pub(crate) struct NodeOptions {
     /// What is said here about this machine (TOML) instead of being detected: name, pool, zone, cores, lanes, memory,
-    /// price, device-class, gpus, and what servers of remote variants cost and want to see. Options count before it.
+    /// price, device-class, gpus, the most parts of like length that a batch is cut into, and what servers of remote variants
+    /// cost and want to see. Options count before it.
     #[arg(long, value_name = "FILE")]
     node_file: Option<PathBuf>,
     /// The node's name; one that comes back under its name is the same node. Otherwise `local`.
@@ -59,6 +60,7 @@ struct NodeFile {
     price: Option<Price>,
     device_class: Option<String>,
     gpus: Option<Vec<GpuEntry>>,
+    parts: Option<u16>,
     remotes: BTreeMap<String, RemoteEntry>,
 }
 
@@ -180,6 +182,10 @@ impl NodeOptions {
         let price = price.map(|given| self::price(&given));
         (config.price, config.price_origin) = node::lane_price(&config.device_class, price.transpose()?);
         config.hardware = hardware;
+        if let Some(value) = file.parts {
+            let parts = at_least_one(&Given { value, by: by_file("parts") }, MOST_PARTS)?;
+            config.parts = u8::try_from(parts)?;
+        }
         if let Some(path) = &self.node_file {
             let folder = path.parent().unwrap_or(Path::new(""));
             let wrong = |why| usage(format!("--node-file {}: {why}", path.display()));
@@ -345,8 +351,9 @@ mod tests {
         assert_eq!((config.zone.as_str(), config.lanes, config.price.0), ("us-2b", 2, 100_000));
         assert_eq!(config.zone_source, "--zone", "who says so is told");
         assert_eq!(config.pool, "edge");
-        let text = "device-class = \"cpu:amd-epyc-9r14:4\"\nprice = \"0.5\"";
+        let text = "device-class = \"cpu:amd-epyc-9r14:4\"\nprice = \"0.5\"\nparts = 2";
         let config = by_file(text, NodeOptions::default()).unwrap();
+        assert_eq!(config.parts, 2);
         assert_eq!((config.device_class.as_str(), config.price.0), ("cpu:amd-epyc-9r14:4", 500_000));
     }
 
@@ -398,6 +405,8 @@ mod tests {
             ("cores = 0", "cores"),
             ("lanes = 0", "lanes"),
             ("lanes = 65", "lanes"),
+            ("parts = 0", "parts"),
+            ("parts = 5", "parts"),
             ("memory = \"much\"", "memory"),
             ("memory = \"1MiB\"", "too little"),
             ("price = \"free\"", "price"),

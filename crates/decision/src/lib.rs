@@ -39,6 +39,7 @@ pub mod hire;
 pub mod machine;
 pub mod narrow;
 pub mod pace;
+pub mod parts;
 pub mod plan;
 pub mod query;
 pub mod reckon;

@@ -23,7 +23,7 @@ use std::path::Path;
 pub const MAX_LANES: u16 = 64;
 
 /// Raised with every change: a runner that is a binary of its own may be an older one.
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 const MAX_MESSAGE: usize = 64 << 10;
 /// What is too large for a message comes along as a file of at most so many bytes: certificates, a few hundred thousand.
 pub(crate) const MAX_BESIDE: u64 = 4 << 20;

@@ -15,6 +15,7 @@ pub mod fake;
 mod heap;
 pub mod install;
 pub mod library;
+mod parts;
 mod process;
 mod prompt;
 mod ring;
@@ -28,6 +29,7 @@ mod slot;
 pub use control::{MAX_LANES, Secret};
 pub use fake::{FakeEngine, FakeModel};
 pub use library::{Library, LibraryError, default_engines_dir};
+pub use parts::{MAX_PARTS, Part};
 pub use process::{ProcessConfig, ProcessEngine, RunnerInfo, ServerFiles, SpareInfo, USUAL_AUTHORITIES};
 pub use prompt::take_short_turns;
 pub use runner::{

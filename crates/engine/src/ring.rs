@@ -7,6 +7,7 @@
 //!
 //! The executor believes nothing the runner writes here: it copies a reply out and then checks the copy.
 
+use crate::parts::{MAX_PARTS, Part, Parts};
 use crate::shm::{self, Mapping};
 use crate::slot::{MAX_AXES, MAX_TENSORS, Place, SLOTS_PER_LANE};
 use modelless_types::DType;
@@ -18,7 +19,7 @@ use std::time::Duration;
 /// Bytes of a lane's page.
 pub(crate) const RING_BYTES: usize = REPLIES + SLOTS_PER_LANE * REPLY_BYTES;
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// Counters run modulo 2^31; the top bit of `DONE` says that the runner is gone and wakes the reader for it.
 const COUNT: u32 = u32::MAX >> 1;
 const GONE: u32 = !COUNT;
@@ -33,12 +34,14 @@ const WATCHED: usize = 128;
 const REQUESTS: usize = 192;
 const REQUEST_BYTES: usize = 64;
 /// Where in a request's entry it is said that nobody waits for it any longer.
-const REVOKED: usize = 32;
+const REVOKED: usize = 60;
 const REPLIES: usize = 4096;
 const REPLY_BYTES: usize = 4096;
 const HEAD: usize = 16;
 /// A request, which ends before [`REVOKED`].
-const ASKED: usize = 20;
+const ASKED: usize = 12 + MAX_PARTS * PART;
+const PART: usize = 8;
+const _: () = assert!(ASKED <= REVOKED);
 const MAX_BODY: usize = REPLY_BYTES - HEAD;
 
 /// A batch to run.
@@ -46,9 +49,8 @@ const MAX_BODY: usize = REPLY_BYTES - HEAD;
 pub(crate) struct Request {
     pub(crate) variant: u32,
     pub(crate) slot: u32,
-    pub(crate) batch: u32,
-    /// Of its items, where that differs; 0 for the longest.
-    pub(crate) length: u32,
+    /// Its rows, those included that only fill up.
+    pub(crate) parts: Parts,
 }
 
 /// What became of it.
@@ -199,22 +201,24 @@ fn publish(word: &AtomicU32, value: u32) {
 fn encode_request(request: Request) -> [u8; ASKED] {
     let mut bytes = [0; ASKED];
     bytes[0] = VERSION;
-    bytes[4..8].copy_from_slice(&request.variant.to_le_bytes());
-    bytes[8..12].copy_from_slice(&request.slot.to_le_bytes());
-    bytes[12..16].copy_from_slice(&request.batch.to_le_bytes());
-    bytes[16..].copy_from_slice(&request.length.to_le_bytes());
+    bytes[1] = u8::try_from(request.parts.all().len()).unwrap_or(u8::MAX);
+    let parts = request.parts.all().iter().flat_map(|part| [part.rows, part.length]);
+    let words = [request.variant, request.slot].into_iter().chain(parts);
+    for (into, word) in bytes[4..].as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *into = word.to_le_bytes();
+    }
     bytes
 }
 
 fn decode_request(bytes: &[u8; ASKED]) -> Option<Request> {
     let (words, _) = bytes[4..].as_chunks::<4>();
     let word = |i: usize| u32::from_le_bytes(words[i]);
-    (bytes[0] == VERSION).then(|| Request {
-        variant: word(0),
-        slot: word(1),
-        batch: word(2),
-        length: word(3),
-    })
+    let mut parts = [Part::default(); MAX_PARTS];
+    for (at, part) in parts.iter_mut().enumerate() {
+        *part = Part { rows: word(2 + 2 * at), length: word(3 + 2 * at) };
+    }
+    let parts = Parts::of(parts.get(..bytes[1].into())?)?;
+    (bytes[0] == VERSION).then(|| Request { variant: word(0), slot: word(1), parts })
 }
 
 fn encode_reply(reply: &Reply) -> Vec<u8> {
@@ -295,8 +299,8 @@ impl Shapes {
         count
     }
 
-    /// Whether these are the outputs that were declared, for `rows` items of a length; if not, what differs.
-    pub(crate) fn check(&self, declared: &[Place], rows: u32, length: u32) -> Result<(), String> {
+    /// Whether these are the outputs that were declared, for a part of a batch; if not, what differs.
+    pub(crate) fn check(&self, declared: &[Place], Part { rows, length }: Part) -> Result<(), String> {
         let mut rest = self.0.as_slice();
         for place in declared {
             let ([code, axes], after) = rest.split_first_chunk().ok_or("an output is missing")?;
@@ -342,11 +346,12 @@ mod tests {
 
     #[test]
     fn the_bytes_stay_what_they_are() {
-        let request = Request { variant: 7, slot: 1, batch: 0x0102, length: 9 };
-        let bytes = [2, 0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 2, 1, 0, 0, 9, 0, 0, 0];
+        let request = Request { variant: 7, slot: 1, parts: Parts::one(0x0102, 9) };
+        let mut bytes = [0; ASKED];
+        bytes[..20].copy_from_slice(&[3, 1, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 2, 1, 0, 0, 9, 0, 0, 0]);
         assert_eq!(encode_request(request), bytes);
         let reply = Reply { run_us: 0x0304, answer: Answer::Failed("no".into()) };
-        assert_eq!(encode_reply(&reply), [2, 1, 2, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, b'n', b'o']);
+        assert_eq!(encode_reply(&reply), [3, 1, 2, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, b'n', b'o']);
         let mut shapes = Shapes::default();
         shapes.push(DType::Fp32, [2, 10].into_iter());
         assert_eq!(shapes.0, [6, 2, 2, 0, 0, 0, 10, 0, 0, 0]);
@@ -358,7 +363,9 @@ mod tests {
         let runner = Ring::open(fd).unwrap();
         // Past the wrap of the counters, too.
         for n in [0, 1, COUNT - 1] {
-            let request = Request { variant: 3, slot: n % 2, batch: 5, length: n % 7 };
+            let two = [Part { rows: 2, length: 8 }, Part { rows: 3, length: 16 }];
+            let parts = if n == 1 { Parts::of(&two).unwrap() } else { Parts::one(5, n % 7) };
+            let request = Request { variant: 3, slot: n % 2, parts };
             executor.send(n, request);
             assert_eq!(runner.receive(n), Some(request));
             for answer in [
@@ -383,7 +390,7 @@ mod tests {
     fn a_request_is_revoked_alone_and_not_the_next_one_in_its_place() {
         let (fd, executor) = Ring::create().unwrap();
         let runner = Ring::open(fd).unwrap();
-        let request = |slot| Request { variant: 3, slot, batch: 1, length: 0 };
+        let request = |slot| Request { variant: 3, slot, parts: Parts::one(1, 0) };
         executor.send(0, request(0));
         executor.send(1, request(1));
         executor.revoke(1);
@@ -420,7 +427,7 @@ mod tests {
     #[test]
     fn only_the_declared_shapes_pass() {
         let declared = outputs();
-        assert_eq!(shapes(3).check(&declared, 3, 0), Ok(()));
+        assert_eq!(shapes(3).check(&declared, Parts::one(3, 0).last()), Ok(()));
         for wrong in [
             shapes(2),
             Shapes(shapes(3).0[..9].to_vec()),
@@ -428,11 +435,11 @@ mod tests {
             Shapes::default(),
             Shapes(vec![99, 255]),
         ] {
-            assert!(wrong.check(&declared, 3, 0).is_err(), "{wrong:?}");
+            assert!(wrong.check(&declared, Parts::one(3, 0).last()).is_err(), "{wrong:?}");
         }
         let mut other = Shapes::default();
         other.push(DType::Fp64, [3, 10].into_iter());
-        let said = other.check(&declared, 3, 0).unwrap_err();
+        let said = other.check(&declared, Parts::one(3, 0).last()).unwrap_err();
         assert_eq!(said, "`scores` is FP64 [3, 10], but FP32 [3, 10] was declared");
     }
 }

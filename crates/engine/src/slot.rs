@@ -4,6 +4,7 @@
 //! again (reading it); it becomes free when the caller drops it, so it is never reused before its runner
 //! acknowledged it or was reaped.
 
+use crate::parts::{Part, Parts};
 use crate::seam::EngineError;
 use crate::shm::Mapping;
 use modelless_types::tensor::strings;
@@ -49,6 +50,19 @@ pub(crate) struct Stretch {
 }
 
 impl Place {
+    /// Bytes of the first `rows` rows.
+    fn bytes_before(&self, parts: &Parts, rows: u32) -> usize {
+        let mut left = rows;
+        let mut bytes = 0;
+        for part in parts.all() {
+            let here = left.min(part.rows);
+            bytes += self.bytes(part.length) * here as usize;
+            left -= here;
+        }
+        // Behind the batch, where an artefact takes more rows than it has.
+        bytes + self.bytes(parts.last().length) * left as usize
+    }
+
     /// Bytes of one item of a batch of this length; 0 for the longest.
     pub(crate) fn bytes(&self, length: u32) -> usize {
         match self.spec.shape.first() {
@@ -80,6 +94,8 @@ pub(crate) struct Layout {
     pub(crate) slot_bytes: usize,
     /// The greatest length of a batch, where that differs from batch to batch.
     pub(crate) longest: Option<u32>,
+    /// Its batches are of exactly `rows` rows, so none is cut.
+    pub(crate) exact: bool,
 }
 
 impl Layout {
@@ -128,7 +144,7 @@ impl Layout {
         let slot_bytes = end.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
         match slot_bytes.checked_mul(SLOTS_PER_LANE) {
             Some(bytes) if bytes as u64 <= max_arena => {
-                Ok(Self { inputs, outputs, rows, slot_bytes, longest: None })
+                Ok(Self { inputs, outputs, rows, slot_bytes, longest: None, exact: false })
             }
             _ => Err(format!(
                 "its slots for batches of {rows} need {slot_bytes} bytes each; {SLOTS_PER_LANE} of them may take \
@@ -165,19 +181,29 @@ impl Layout {
         Ok(self)
     }
 
+    /// The same for an artefact that takes exactly `rows` rows.
+    pub(crate) fn exactly(self, exact: bool) -> Self {
+        Self { exact, ..self }
+    }
+
     /// Bytes of all slots of one lane.
     pub(crate) fn arena_bytes(&self) -> usize {
         self.slot_bytes * SLOTS_PER_LANE
     }
 
-    /// The first `rows` rows of a tensor in slot `index`, in a batch of a length (0: the longest).
-    pub(crate) fn range(&self, place: &Place, index: usize, rows: u32, length: u32) -> Range<usize> {
+    /// Some rows of a tensor in slot `index`, in a batch of these parts.
+    pub(crate) fn range(&self, place: &Place, index: usize, parts: &Parts, rows: Range<u32>) -> Range<usize> {
         assert!(
-            index < SLOTS_PER_LANE && rows <= self.rows && length <= self.longest.unwrap_or(0),
+            index < SLOTS_PER_LANE && rows.start <= rows.end && rows.end <= self.rows && self.takes(parts),
             "a slot or batch that does not exist; this is a bug"
         );
         let start = index * self.slot_bytes + place.offset;
-        start..start + place.bytes(length) * rows as usize
+        start + place.bytes_before(parts, rows.start)..start + place.bytes_before(parts, rows.end)
+    }
+
+    /// Whether a batch may be like this.
+    pub(crate) fn takes(&self, parts: &Parts) -> bool {
+        parts.rows() <= self.rows && parts.longest() <= self.longest.unwrap_or(0)
     }
 }
 
@@ -241,8 +267,7 @@ pub struct BatchSlot {
     arena: Arc<Mapping>,
     token: Token,
     ticket: u64,
-    /// 0 for the longest, or where batches have none.
-    pub(crate) length: u32,
+    pub(crate) parts: Parts,
 }
 
 /// Numbers batches, whatever engine and lane they are of.
@@ -263,7 +288,8 @@ impl BatchSlot {
         let token = gate.take().ok_or(EngineError::NoSlot { variant, lane })?;
         let (layout, arena) = (Arc::clone(layout), Arc::clone(arena));
         let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { variant, load, engine: 0, lane, batch, layout, arena, token, ticket, length: 0 })
+        let parts = Parts::one(batch, 0);
+        Ok(Self { variant, load, engine: 0, lane, batch, layout, arena, token, ticket, parts })
     }
 
     /// Names the batch once it was submitted: see [`crate::Engine::revoke`].
@@ -289,7 +315,23 @@ impl BatchSlot {
     /// Makes it a batch of items of this length, or of the longest that the variant takes; nothing where its items have
     /// one length only. Before anything is written: what lies where depends on it.
     pub fn stretch(&mut self, length: u32) {
-        self.length = self.layout.longest.map_or(0, |longest| length.clamp(1, longest));
+        let length = self.layout.longest.map_or(0, |longest| length.clamp(1, longest));
+        self.parts = Parts::one(self.batch, length);
+    }
+
+    /// Whether it may be cut into parts of different lengths: see [`BatchSlot::cut`].
+    pub fn may_be_cut(&self) -> bool {
+        self.layout.longest.is_some() && !self.layout.exact
+    }
+
+    /// Cuts it into parts that have a length each, and are run one after another. Before anything is written, like
+    /// [`BatchSlot::stretch`]; what is no such batch is left as long as its longest part.
+    pub fn cut(&mut self, parts: &[Part]) {
+        let sound = |cut: &Parts| self.may_be_cut() && cut.rows() == self.batch && self.layout.takes(cut);
+        match Parts::of(parts).filter(sound) {
+            Some(cut) => self.parts = cut,
+            None => self.stretch(parts.iter().map(|part| part.length).max().unwrap_or(0)),
+        }
     }
 
     /// What one item of each input looks like, in the longest batch.
@@ -297,7 +339,7 @@ impl BatchSlot {
         self.layout.inputs.iter().map(|place| &place.spec)
     }
 
-    /// The rows of an input: item `i` begins at `i * item_bytes`. They hold whatever an earlier batch of this
+    /// The rows of an input: item `i` begins at `i * item_bytes`, unless the batch was cut. They hold whatever an earlier batch of this
     /// variant left; all of them must be written. Panics if there is no such input.
     pub fn input_mut(&mut self, ix: usize) -> &mut [u8] {
         self.bytes_mut(self.span(&self.layout.inputs[ix], 0..self.batch))
@@ -323,8 +365,7 @@ impl BatchSlot {
 
     /// Where some rows of a tensor lie in the arena.
     pub(crate) fn span(&self, place: &Place, rows: Range<u32>) -> Range<usize> {
-        let row = |n| self.layout.range(place, self.token.index.into(), n, self.length).end;
-        row(rows.start)..row(rows.end)
+        self.layout.range(place, self.token.index.into(), &self.parts, rows)
     }
 
     #[expect(unsafe_code, reason = "a view of shared memory that this slot owns")]
@@ -381,7 +422,7 @@ impl Outputs {
         self.slot.layout.outputs.iter().map(|place| &place.spec)
     }
 
-    /// The rows of an output: item `i` begins at `i * item_bytes`. Panics if there is no such output.
+    /// The rows of an output: item `i` begins at `i * item_bytes`, unless the batch was cut. Panics if there is no such output.
     pub fn output(&self, ix: usize) -> &[u8] {
         self.slot.bytes(self.slot.span(&self.slot.layout.outputs[ix], 0..self.slot.batch))
     }
@@ -461,6 +502,22 @@ mod tests {
         assert_eq!(slot.input_mut(0), [[1; 40], [2; 40], [3; 40]].concat());
         assert_eq!(slot.span(&stretched.outputs[0], 0..1).len(), 5 * 2 * 4);
         assert_eq!(slot.span(&stretched.outputs[1], 0..1).len(), 2 * 4);
+        // Parts lie one behind the other, each as close as its own items are.
+        slot.cut(&[Part { rows: 2, length: 2 }, Part { rows: 1, length: 16 }]);
+        assert_eq!((slot.item_mut(0, 1).len(), slot.item_mut(0, 2).len()), (16, 128));
+        for row in 0..3 {
+            slot.item_mut(0, row).fill(u8::try_from(row).unwrap() + 1);
+        }
+        assert_eq!(slot.input_mut(0), [vec![1; 16], vec![2; 16], vec![3; 128]].concat());
+        assert_eq!(slot.span(&stretched.outputs[0], 0..3).len(), (2 + 2 + 16) * 2 * 4);
+        // What is no cut of this batch is as long as the longest of it.
+        for wrong in [&[Part { rows: 4, length: 5 }][..], &[Part { rows: 2, length: 5 }; 2], &[]] {
+            slot.cut(wrong);
+            assert_eq!(slot.input_mut(0).len(), 3 * 8 * wrong.first().map_or(1, |_| 5), "{wrong:?}");
+        }
+        let exact = Arc::new(layout().stretching(Some(&stretch(16, &[true, false]))).unwrap().exactly(true));
+        let exact = BatchSlot::new((VariantId(1), 1), 0, 3, &exact, &arena, &Arc::default()).unwrap();
+        assert!(slot.may_be_cut() && !exact.may_be_cut());
         slot.stretch(99);
         assert_eq!(slot.item_mut(0, 0).len(), 128);
         // What a runner says is looked at.

@@ -1,9 +1,11 @@
 //! A recurrent model on texts of many lengths: what sharing batches brings, and that it changes no answer.
 //!
-//! The small GRU of the task `ratings`, with queries in batches of one and with batches as they come. Lengths are those of what it was trained on:
+//! The small GRU of the task `ratings`, with queries in batches of one, with batches as they come and as long as their longest text, and
+//! with those cut into parts of like length. Lengths are those of what it was trained on:
 //! from a few words to a page. Every answer is compared with the one that the same text got alone.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -14,15 +16,15 @@ use super::{Check, Context, Measure, Outcome, demo};
 
 pub(crate) const MEASURE: Measure = Measure {
     name: "recurrent",
-    what: "a GRU on texts of many lengths: texts a second one by one and in shared batches, and how far answers differ",
+    what: "a GRU on texts of many lengths: texts a second one by one, in shared batches and in those cut by length, and how far answers differ",
     run: measure,
 };
 
 /// As many as a request may have.
 const TEXTS: usize = 64;
 const CLIENTS: usize = 4;
-/// Batches of one, and the default.
-const WAYS: [&str; 2] = ["off", "deadline"];
+/// Batches of one, batches as long as their longest text, and the default.
+const WAYS: [&str; 3] = ["one by one", "whole", "cut"];
 /// Rounding may differ with the size of a batch, nothing else may.
 const APART: f64 = 1e-5;
 
@@ -56,7 +58,7 @@ fn measure(context: &Context) -> Result<Outcome> {
             rates.entry(way).or_default().push(rate);
             batches.insert(way, size);
             rows.push(
-                json!({"turn": turn, "batching": way, "texts_per_s": rate, "texts_in_an_answers_batch": size,
+                json!({"turn": turn, "way": way, "texts_per_s": rate, "texts_in_an_answers_batch": size,
                 "apart": farthest}),
             );
         }
@@ -65,36 +67,45 @@ fn measure(context: &Context) -> Result<Outcome> {
         server.stop()?;
     }
     let median = |way: &str| rates.get(way).and_then(|rates| stats::median(rates)).unwrap_or(f64::NAN);
-    let (single, shared) = (median("off"), median("deadline"));
+    let [single, whole, cut] = WAYS.map(median);
     let (shortest, longest) = (words.iter().min().unwrap_or(&0), words.iter().max().unwrap_or(&0));
     Ok(Outcome {
         seeds: vec![context.seed],
-        summary: json!({"texts_per_s": {"one_by_one": single, "shared": shared}, "words": words,
+        summary: json!({"texts_per_s": {"one_by_one": single, "whole": whole, "cut": cut}, "words": words,
             "texts_in_an_answers_batch": batches, "apart": apart}),
         result: format!(
-            "texts of {shortest} to {longest} words: {single:.0} a second one by one, {shared:.0} in shared batches ({:.2} times; \
-             an answer's batch has {:.1}); answers differ by at most {apart:.1e}",
-            shared / single,
-            batches.get("deadline").unwrap_or(&f64::NAN)
+            "texts of {shortest} to {longest} words: {single:.0} a second one by one, {whole:.0} in shared batches ({:.2} times), \
+             {cut:.0} where those are cut by length ({:.2} times; an answer's batch has {:.1}); answers differ by at most {apart:.1e}",
+            whole / single,
+            cut / single,
+            batches.get("cut").unwrap_or(&f64::NAN)
         ),
         repetitions: Value::Array(rows),
         checks: vec![
             Check { what: "answers in a batch from those alone", value: apart, limit: APART, unit: "" },
             Check {
                 what: "time of a text in shared batches",
-                value: single / shared,
+                value: single / cut,
                 limit: context.choose(1.0, 1.5),
                 unit: "times that of one alone",
+            },
+            Check {
+                what: "time of a text in batches that are cut",
+                value: whole / cut,
+                limit: context.choose(1.0, 1.5),
+                unit: "times that in whole ones",
             },
         ],
     })
 }
 
 /// A server with this one model.
-fn start(context: &Context, batching: &str) -> Result<Server> {
+fn start(context: &Context, way: &str) -> Result<Server> {
     let folder = modelless_testkit::temp_dir("recurrent")?;
-    packages::classes(&context.root, folder.path(), batching)?;
-    let server = Server::builder().binary(context.binary()?).start()?;
+    packages::classes(&context.root, folder.path(), if way == WAYS[0] { "off" } else { "deadline" })?;
+    let node = folder.path().join("node.toml");
+    fs::write(&node, if way == WAYS[1] { "parts = 1\n" } else { "" })?;
+    let server = Server::builder().binary(context.binary()?).arg("--node-file").arg(node).start()?;
     demo::register(&server, folder.path())?;
     Ok(server)
 }

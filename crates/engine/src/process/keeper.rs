@@ -469,6 +469,7 @@ impl Keeper {
         let (strings, most) = (spec.settings.strings(), self.inner.config.max_arena.0);
         let layout = Layout::new(inputs, outputs, rows, strings, most);
         let layout = layout.and_then(|layout| layout.stretching(stretch)).map_err(refused)?;
+        let layout = layout.exactly(fixed_batch.is_some());
         let system = |error| Lost::Not(EngineError::system("make shared memory")(error));
         let mut fds = Vec::new();
         let mut arenas = Vec::new();

@@ -218,8 +218,8 @@ impl Lane {
         limit: Duration,
         done: Done,
     ) -> Result<(), (Done, String)> {
-        let request =
-            Request { variant: slot.variant.0, slot: slot.index().into(), batch: rows, length: slot.length };
+        let parts = slot.parts.filled_up(rows);
+        let request = Request { variant: slot.variant.0, slot: slot.index().into(), parts };
         let mut queue = lock(&self.queue);
         if let Some(why) = &queue.closed {
             return Err((done, why.clone()));
@@ -420,7 +420,7 @@ impl Lane {
 
 fn result(slot: BatchSlot, rows: u32, reply: Reply) -> BatchResult {
     match reply.answer {
-        Answer::Ran(shapes) => match shapes.check(&slot.layout.outputs, rows, slot.length) {
+        Answer::Ran(shapes) => match shapes.check(&slot.layout.outputs, slot.parts.filled_up(rows).last()) {
             Ok(()) => Ok(Outputs::new(slot, reply.run_us)),
             Err(why) => Err(BatchError::Shape(why)),
         },

@@ -8,11 +8,13 @@ use super::gentle::Threads;
 use super::specs::{self, Declared};
 use crate::clock;
 use crate::control::Secret;
+use crate::parts::{Part, Parts};
 use crate::ring::{Answer, Reply, Shapes};
 use crate::seam::Io;
 use crate::shm::Mapping;
 use crate::slot::{Layout, Place, Stretch};
 use modelless_types::{Bytes, DType, TensorSpec, VariantSettings};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -94,48 +96,60 @@ pub trait Program: Send {
     fn run(&mut self, inputs: Inputs<'_>, outputs: &mut Results<'_>) -> Result<(), String>;
 }
 
-/// The inputs of one batch, in shared memory.
+/// Where a run's tensors lie: some rows of a batch in a slot, all of one length.
 #[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a> {
+struct Run<'a> {
     layout: &'a Layout,
     arena: &'a Mapping,
     slot: usize,
-    rows: u32,
-    /// Of the items, where that differs.
-    length: u32,
-    /// What the items look like then.
+    parts: &'a Parts,
+    first: u32,
+    part: Part,
+}
+
+impl Run<'_> {
+    fn range(&self, place: &Place) -> Range<usize> {
+        self.layout.range(place, self.slot, self.parts, self.first..self.first + self.part.rows)
+    }
+}
+
+/// The inputs of one run, in shared memory: a batch, or a part of one that was cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    run: Run<'a>,
+    /// What the items look like, where their length differs.
     shaped: Option<&'a [TensorSpec]>,
 }
 
 impl<'a> Inputs<'a> {
-    /// Items of the batch, padding included.
+    /// Items of the run, padding included.
     pub fn rows(&self) -> u32 {
-        self.rows
+        self.run.part.rows
     }
 
     /// How many inputs there are.
     pub fn len(&self) -> usize {
-        self.layout.inputs.len()
+        self.run.layout.inputs.len()
     }
 
     /// Whether there is none. Never so.
     pub fn is_empty(&self) -> bool {
-        self.layout.inputs.is_empty()
+        self.run.layout.inputs.is_empty()
     }
 
-    /// One input: what an item looks like, and where `rows` of them lie, one after another, aligned to 64 bytes. The
-    /// memory stays there until the run is over. Values that a type does not have (a bool of 7) are possible. Strings lie
+    /// One input: what an item looks like, and where `rows` of them lie, one after another, aligned to 64 bytes (behind
+    /// the first part of a batch to an element, and to as much as its length allows). The memory stays there until the run is over. Values that a type does not have (a bool of 7) are possible. Strings lie
     /// apart: see [`Inputs::strings`].
     pub fn get(&self, ix: usize) -> (&'a TensorSpec, NonNull<u8>) {
-        let place = &self.layout.inputs[ix];
+        let place = &self.run.layout.inputs[ix];
         let spec = self.shaped.map_or(&place.spec, |shaped| &shaped[ix]);
-        (spec, self.arena.pointer(&self.layout.range(place, self.slot, self.rows, self.length)))
+        (spec, self.run.arena.pointer(&self.run.range(place)))
     }
 
     /// An input of strings, all rows one after another, as the Open Inference Protocol lays them out. A copy: rows lie
     /// apart, and nobody else can change it.
     pub fn strings(&self, ix: usize) -> Result<Vec<u8>, String> {
-        let place = &self.layout.inputs[ix];
+        let place = &self.run.layout.inputs[ix];
         let mut packed = Vec::new();
         for room in self.bytes(ix).chunks_exact(place.item_bytes) {
             let before = packed.len();
@@ -151,20 +165,17 @@ impl<'a> Inputs<'a> {
     /// Bytes of an input; of strings, their rooms. They are somebody else's to change only if the executor breaks the protocol.
     #[expect(unsafe_code, reason = "a view of shared memory that is the runner's for the time of a run")]
     pub fn bytes(&self, ix: usize) -> &'a [u8] {
-        let place = &self.layout.inputs[ix];
-        let range = self.layout.range(place, self.slot, self.rows, self.length);
-        let pointer = self.arena.pointer(&range);
+        let range = self.run.range(&self.run.layout.inputs[ix]);
+        let pointer = self.run.arena.pointer(&range);
         // SAFETY: in the mapping, which outlives the run, and bytes have no invalid values.
         unsafe { std::slice::from_raw_parts(pointer.as_ptr(), range.len()) }
     }
 }
 
-/// Takes the outputs of one batch.
+/// Takes the outputs of one run.
 pub struct Results<'a> {
     /// Where they go; nowhere when only their shapes are wanted.
-    into: Option<(&'a Layout, &'a Mapping, usize)>,
-    rows: u32,
-    length: u32,
+    into: Option<Run<'a>>,
     seen: Vec<Seen>,
     shapes: Shapes,
     begun: Instant,
@@ -181,7 +192,19 @@ pub(super) struct Seen {
     pub(super) axes: Vec<u32>,
 }
 
-impl Results<'_> {
+impl<'a> Results<'a> {
+    fn new(into: Option<Run<'a>>) -> Self {
+        Self {
+            into,
+            seen: Vec::new(),
+            shapes: Shapes::default(),
+            begun: clock::now(),
+            run_us: None,
+            wrong: None,
+            unreachable: false,
+        }
+    }
+
     /// The inputs are in place: the model runs now.
     pub fn begin(&mut self) {
         self.begun = clock::now();
@@ -205,23 +228,23 @@ impl Results<'_> {
         axes: impl ExactSizeIterator<Item = u32> + Clone,
         bytes: &[u8],
     ) {
-        let Some((layout, arena, slot)) = self.into else {
+        let Some(run) = self.into else {
             self.seen.push(Seen { name: name.map(str::to_owned), dtype, axes: axes.collect() });
             return;
         };
         let ix = self.seen_so_far();
-        if let Some(place) = layout.outputs.get(ix)
-            && fits(place, dtype, axes.clone(), (self.rows, self.length))
+        if let Some(place) = run.layout.outputs.get(ix)
+            && fits(place, dtype, axes.clone(), run.part)
         {
-            let range = layout.range(place, slot, self.rows, self.length);
+            let range = run.range(place);
             if dtype == DType::Bytes {
-                if let Err(why) = spread(place, bytes, self.rows, |row, strings| {
-                    arena.write(range.start + row * place.item_bytes, strings);
+                if let Err(why) = spread(place, bytes, run.part.rows, |row, strings| {
+                    run.arena.write(range.start + row * place.item_bytes, strings);
                 }) {
                     self.wrong(format!("output `{}`: {why}", place.spec.name));
                 }
             } else if bytes.len() == range.len() {
-                arena.write(range.start, bytes);
+                run.arena.write(range.start, bytes);
             } else {
                 self.wrong(format!(
                     "output {ix} has {} bytes, but {} belong there",
@@ -278,43 +301,48 @@ fn spread(
     Ok(())
 }
 
-fn fits(place: &Place, dtype: DType, axes: impl Iterator<Item = u32>, (rows, length): (u32, u32)) -> bool {
+fn fits(place: &Place, dtype: DType, axes: impl Iterator<Item = u32>, Part { rows, length }: Part) -> bool {
     place.spec.dtype == dtype && axes.eq(std::iter::once(rows).chain(place.shape(length)))
 }
 
-/// Runs a batch that lies in a slot: so many rows, of a length where lengths differ.
+/// Runs a batch that lies in a slot, one part after another, until one fails. What is said of its outputs is said of the last
+/// part: the others were looked at in the same way.
 pub(super) fn run(
     program: &mut dyn Program,
     layout: &Layout,
     arena: &Mapping,
     slot: usize,
-    (rows, length): (u32, u32),
+    parts: &Parts,
 ) -> Reply {
-    let shaped = (length != 0).then(|| {
-        let shaped =
-            |place: &Place| TensorSpec { shape: place.shape(length).collect(), ..place.spec.clone() };
+    let (mut first, mut run_us) = (0, 0_u64);
+    let mut answer = Answer::Failed("a batch without rows".to_owned());
+    for part in parts.all() {
+        let reply = run_part(program, Run { layout, arena, slot, parts, first, part: *part });
+        (first, run_us) = (first + part.rows, run_us.saturating_add(reply.run_us));
+        answer = reply.answer;
+        if !matches!(answer, Answer::Ran(_)) {
+            break;
+        }
+    }
+    Reply { run_us, answer }
+}
+
+fn run_part(program: &mut dyn Program, run: Run<'_>) -> Reply {
+    let Run { layout, part, .. } = run;
+    let shaped = (part.length != 0).then(|| {
+        let shape = |place: &Place| place.shape(part.length).collect();
+        let shaped = |place: &Place| TensorSpec { shape: shape(place), ..place.spec.clone() };
         layout.inputs.iter().map(shaped).collect::<Vec<_>>()
     });
-    let inputs = Inputs { layout, arena, slot, rows, length, shaped: shaped.as_deref() };
-    let mut results = Results {
-        into: Some((layout, arena, slot)),
-        rows,
-        length,
-        seen: Vec::new(),
-        shapes: Shapes::default(),
-        begun: clock::now(),
-        run_us: None,
-        wrong: None,
-        unreachable: false,
-    };
-    let ran = program.run(inputs, &mut results);
+    let mut results = Results::new(Some(run));
+    let ran = program.run(Inputs { run, shaped: shaped.as_deref() }, &mut results);
     let Results { shapes, run_us, wrong, begun, unreachable, .. } = results;
     let run_us = run_us.unwrap_or_else(|| clock::micros(begun.elapsed()));
     let answer = match (ran, wrong) {
         (Err(why), _) if unreachable => Answer::Unreachable(why),
         (Err(why), _) => Answer::Failed(why),
         (Ok(()), Some(why)) => Answer::Misshapen(why),
-        (Ok(()), None) => match shapes.check(&layout.outputs, rows, length) {
+        (Ok(()), None) => match shapes.check(&layout.outputs, part) {
             Ok(()) => Answer::Ran(shapes),
             Err(why) => Answer::Misshapen(why),
         },
@@ -411,18 +439,10 @@ fn warm_up(
     arena: &Mapping,
     rows: u32,
 ) -> Result<Vec<Seen>, String> {
-    let mut results = Results {
-        into: None,
-        rows,
-        length: 0,
-        seen: Vec::new(),
-        shapes: Shapes::default(),
-        begun: clock::now(),
-        run_us: None,
-        wrong: None,
-        unreachable: false,
-    };
-    program.run(Inputs { layout, arena, slot: 0, rows, length: 0, shaped: None }, &mut results)?;
+    let mut results = Results::new(None);
+    let parts = Parts::one(rows, 0);
+    let run = Run { layout, arena, slot: 0, parts: &parts, first: 0, part: parts.last() };
+    program.run(Inputs { run, shaped: None }, &mut results)?;
     match results.wrong {
         Some(why) => Err(why),
         None => Ok(results.seen),

@@ -39,14 +39,9 @@ fn answer(request: Request, seats: &Seats) -> Reply {
     };
     let mut seat = seat.lock().unwrap_or_else(PoisonError::into_inner);
     let slot = request.slot as usize;
-    let longest = seat.layout.longest.unwrap_or(0);
-    if slot >= SLOTS_PER_LANE
-        || request.batch == 0
-        || request.batch > seat.layout.rows
-        || request.length > longest
-    {
+    if slot >= SLOTS_PER_LANE || request.parts.rows() == 0 || !seat.layout.takes(&request.parts) {
         return Reply { run_us: 0, answer: Answer::Failed("a slot or batch that does not exist".to_owned()) };
     }
     let Seat { program, layout, arena } = &mut *seat;
-    backend::run(&mut **program, layout, arena, slot, (request.batch, request.length))
+    backend::run(&mut **program, layout, arena, slot, &request.parts)
 }

@@ -171,6 +171,7 @@ macro_rules! conforms {
         mod $module {
             use super::*;
             conforms!(@ Under::from($kind),
+                batches: a_batch_in_parts_gives_every_item_what_is_its_own,
                 loading: says_which_library_there_is_or_why_none,
                 loading: what_cannot_be_served_item_by_item_is_refused_with_the_reason,
                 loading: an_open_axis_is_filled_from_what_is_expected,

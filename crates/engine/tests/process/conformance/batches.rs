@@ -1,7 +1,7 @@
 //! What a batch gives.
 
 use super::*;
-use modelless_engine::{BatchError, BatchSlot, Outputs};
+use modelless_engine::{BatchError, BatchSlot, Io, LoadSpec, Outputs, Part};
 use modelless_types::Optimisation;
 use modelless_types::tensor::strings;
 use std::collections::BTreeMap;
@@ -44,6 +44,33 @@ pub(crate) async fn every_element_type_passes_through_unharmed(under: Under) {
     }
     assert_eq!(f32s(outputs.output(8)), [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0]);
     assert_eq!(outputs.output(9), [1, 0, 1, 0, 1, 0]);
+}
+
+/// Each part is as long as its own items are, where an engine tells that the model's length is open.
+pub(crate) async fn a_batch_in_parts_gives_every_item_what_is_its_own(under: Under) {
+    let bench = Bench::new(under);
+    let x = |name: &str| TensorSpec { name: name.into(), dtype: DType::Fp32, shape: vec![5] };
+    let io = Io { inputs: vec![x("x")], outputs: vec![x("y")], longest: Some(5) };
+    let loaded = bench.engine.load(LoadSpec { expect: Some(io), ..bench.spec(1, "open") }).await.unwrap();
+    for lengths in [&[2, 2, 5][..], &[1, 3, 3, 3, 4, 5], &[4]] {
+        let mut slot = bench.engine.slot(VariantId(1), 0, u32::try_from(lengths.len()).unwrap()).unwrap();
+        let parts = lengths.chunk_by(|a, b| a == b);
+        let part = |part: &[u32]| Part { rows: u32::try_from(part.len()).unwrap(), length: part[0] };
+        slot.cut(&parts.map(part).collect::<Vec<_>>());
+        let mut wanted = Vec::new();
+        for (item, length) in (0_u8..).zip(lengths) {
+            let row = slot.item_mut(0, item.into());
+            let elements = if loaded.stretches { *length } else { 5 };
+            assert_eq!(row.len(), 4 * elements as usize);
+            row.copy_from_slice(&bytes_f32((0..elements).map(|_| f32::from(item) + 0.5)));
+            wanted.push(row.to_vec());
+        }
+        let outputs = submit(&bench.engine, slot, LIMIT).await.unwrap().unwrap();
+        for (item, wanted) in (0..).zip(&wanted) {
+            assert_eq!(outputs.item(0, item), wanted, "item {item} of {lengths:?}");
+        }
+    }
+    assert_eq!(loaded.stretches, matches!(under.kind, Kind::Onnx | Kind::Openvino | Kind::Remote));
 }
 
 /// Writes each item's strings into its room.
