@@ -8,7 +8,7 @@ use crate::out;
 use crate::profile;
 use crate::progress::{Phase, count};
 use crate::table::Table;
-use crate::up::{half_of_memory, size};
+use crate::up::{bytes, half_of_memory};
 use crate::way::Budget;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -113,10 +113,6 @@ pub(crate) struct Options {
     server: Server,
     #[command(flatten)]
     library: LibraryOption,
-}
-
-fn bytes(text: &str) -> Result<Bytes, String> {
-    size(text).ok_or_else(|| format!("{text:?} is no size; expected one such as 512MiB or 4GiB"))
 }
 
 pub(crate) fn run(command: Command) -> anyhow::Result<()> {

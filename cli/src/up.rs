@@ -9,7 +9,7 @@ pub(crate) mod remotes;
 mod trying;
 
 pub(crate) use config::Options;
-pub(crate) use node::{half_of_memory, left_of_memory, size};
+pub(crate) use node::{bytes, half_of_memory, left_of_memory};
 
 use crate::demo::Demo;
 use crate::progress::{Phase, count, short};

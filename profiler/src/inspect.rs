@@ -32,6 +32,9 @@ impl ModelManifest {
             let (adapter, task, kind) = (self.adapter.kind().name(), task.name.clone(), task.kind.name());
             return Err(self.unfit(&SpecError::Kind { adapter, task, kind }));
         }
+        if let (Some(space), None) = (&self.space, self.adapter.dimension()) {
+            return Err(self.fault(&["space"], no_vectors(space)));
+        }
         let tokenizer = self.tokenizer()?;
         for (number, variant) in self.variants.iter().enumerate() {
             let at = |why: String| self.fault_of(number, format!("{}: {why}", variant.file.display()));
@@ -91,6 +94,11 @@ pub(crate) fn fits(
         Engine::Torch => torchscript(content, adapter, task).map_err(Unfit::File),
         Engine::Remote => Ok(()),
     }
+}
+
+/// Why what gives no vectors cannot have an output space.
+pub(crate) fn no_vectors(space: &str) -> String {
+    format!("`space` is {space:?}, but only vectors have a space of their own")
 }
 
 fn differing(labels: &[String], task: &Task) -> String {
@@ -395,6 +403,46 @@ mod tests {
                 expected.iter().any(|line| error.contains(line)) && error.contains(words),
                 "{to}: {error}"
             );
+        }
+    }
+
+    #[test]
+    fn what_options_told_of_a_file_is_told_with_the_option() {
+        let sentences = task(SENTENCES);
+        let golden = repository("crates/adapter/tests/golden/text");
+        let adapter = format!(
+            "{{\"kind\": \"feature-extraction\", \"output\": \"last_hidden_state\", \"dimension\": 8, \
+             \"tokens\": {{\"tokenizer\": \"{}\", \"max\": 64}}}}",
+            golden.join("tokenizer.json").display()
+        );
+        let tensors = "name = \"t\"\nkind = \"tensor\"\ninputs = [{ name = \"x\", dtype = \"FP32\", shape = [1] }]\n\
+                       outputs = [{ name = \"y\", dtype = \"FP32\", shape = [1] }]\n";
+        let told = |task: &Task, adapter: &str, change: fn(&mut ModelManifest)| {
+            let adapter = AdapterSpec::parse(adapter).unwrap();
+            let mut model = ModelManifest::of_file("tiny".to_owned(), golden.join("tiny.onnx"), adapter);
+            change(&mut model);
+            let read = model.told().and_then(|model| model.inspect(task));
+            read.map_err(|error| error.to_string())
+        };
+        let nothing: fn(&mut ModelManifest) = |_| ();
+        let tensor = "{\"kind\": \"tensor\"}";
+        assert_eq!(told(&sentences, &adapter, nothing), Ok(()));
+        let error = told(&task(tensors), tensor, |m| m.space = Some("ours".to_owned())).unwrap_err();
+        assert!(error.starts_with("--space: `space`"), "{error}");
+        for (adapter, change, words) in [
+            (
+                adapter.as_str(),
+                (|m| m.labels = Some(vec!["a".to_owned()])) as fn(&mut ModelManifest),
+                "--labels: `labels`",
+            ),
+            (adapter.as_str(), |m| m.metric = Some("top-1".to_owned()), "--metric: `metric`"),
+            (adapter.as_str(), |m| m.accuracy = Some(93.0), "--accuracy: "),
+            (&adapter.replace("dimension\": 8", "dimension\": 9"), nothing, "--adapter: "),
+            (&adapter.replace("tokenizer.json", "none.json"), nothing, "--adapter: the tokenizer"),
+            (tensor, nothing, "--adapter: "),
+        ] {
+            let error = told(&sentences, adapter, change).unwrap_err();
+            assert!(error.starts_with(words), "{words} {error}");
         }
     }
 }

@@ -3,6 +3,8 @@
 //! A **package** is a folder with `task.toml` and `models/*.toml`. Paths in a manifest are relative to the manifest.
 //! Nothing here looks at an artefact.
 
+mod source;
+
 use crate::error::Error;
 use modelless_adapter::{AdapterSpec, SpecError, Tokenizer};
 use modelless_store::{NewSpace, NewTask, SpaceKind, TaskChange};
@@ -13,6 +15,7 @@ use modelless_types::{
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use source::Source;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -148,44 +151,6 @@ pub struct ModelManifest {
     /// Where all of that stands.
     #[serde(skip)]
     source: Source,
-}
-
-/// A manifest as it was read, for telling where something is wrong.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Source {
-    path: PathBuf,
-    text: String,
-}
-
-impl Source {
-    /// The line of a setting (the `nth` of that name), or of a table that is written as `[name`.
-    fn line(&self, name: &str, nth: usize) -> Option<usize> {
-        let key = name.rsplit('.').next().unwrap_or(name);
-        let says = |line: &&str| {
-            let line = line.trim_start();
-            if name.starts_with('[') {
-                return line.starts_with(name);
-            }
-            // Also within an inline table.
-            !line.starts_with('#')
-                && line.match_indices(key).any(|(at, _)| {
-                    let before = line[..at].chars().next_back();
-                    let after = line[at + key.len()..].trim_start();
-                    !before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | '-'))
-                        && after.starts_with('=')
-                })
-        };
-        let mut lines = self.text.lines().enumerate().filter(|(_, line)| says(line));
-        lines.nth(nth).map(|(number, _)| number + 1)
-    }
-
-    fn fault(&self, line: Option<usize>, why: String) -> Error {
-        let why = match line {
-            Some(line) => format!("line {line}: {why}"),
-            None => why,
-        };
-        Error::Manifest { path: self.path.clone(), why }
-    }
 }
 
 /// A variant to be registered.
@@ -360,35 +325,14 @@ impl ModelManifest {
         let text =
             fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
         let mut model: Self = parse(path, &text)?;
-        model.source = Source { path: path.to_owned(), text };
-        if let Err(error) = model.adapter.check() {
-            let setting = if let SpecError::Setting { setting, .. } = &error { setting } else { "[adapter" };
-            return Err(model.fault(&[setting], error.to_string()));
-        }
-        match (model.artefact.take(), model.variants.is_empty()) {
-            (Some(file), true) => model.variants.push(VariantManifest::of(file)),
-            (Some(_), false) => {
-                let why = "`artefact` and [[variants]] are both there; a variant says its own `file`";
-                return Err(model.fault(&["artefact"], why.to_owned()));
-            }
-            (None, false) => {}
-            (None, true) => {
-                let why =
-                    "the model has neither `artefact` nor [[variants]]; it needs at least one way to be run";
-                return Err(model.source.fault(None, why.to_owned()));
-            }
-        }
-        if let Some(accuracy) = model.accuracy.filter(|accuracy| !(0.0..=1.0).contains(accuracy)) {
-            let why = format!("accuracy is {accuracy}; it must be between 0 and 1");
-            return Err(model.fault(&["accuracy"], why));
-        }
-        model.place(&folder_of(path));
-        Ok(model)
+        model.source = Source::File { path: path.to_owned(), text };
+        model.whole(&folder_of(path))
     }
 
-    /// One that stands in no file: ONNX, run in one way.
+    /// One that stands in no file: ONNX, run in one way, until it is told otherwise. It is whole once
+    /// [`ModelManifest::told`] was called.
     pub fn of_file(name: String, file: PathBuf, adapter: AdapterSpec) -> Self {
-        let mut model = Self {
+        Self {
             name,
             task: None,
             version: one(),
@@ -402,10 +346,40 @@ impl ModelManifest {
             adapter,
             artefact: None,
             variants: vec![VariantManifest::of(file)],
-            source: Source { path: PathBuf::from("the options"), text: String::new() },
-        };
-        model.place(Path::new(""));
-        model
+            source: Source::Options,
+        }
+    }
+
+    /// What options told of one that stands in no file holds as if it stood in one.
+    pub fn told(self) -> Result<Self, Error> {
+        self.whole(Path::new(""))
+    }
+
+    /// Whatever it can be judged by alone; its paths become usable from anywhere.
+    fn whole(mut self, folder: &Path) -> Result<Self, Error> {
+        if let Err(error) = self.adapter.check() {
+            let setting = if let SpecError::Setting { setting, .. } = &error { setting } else { "[adapter" };
+            return Err(self.fault(&[setting], error.to_string()));
+        }
+        match (self.artefact.take(), self.variants.is_empty()) {
+            (Some(file), true) => self.variants.push(VariantManifest::of(file)),
+            (Some(_), false) => {
+                let why = "`artefact` and [[variants]] are both there; a variant says its own `file`";
+                return Err(self.fault(&["artefact"], why.to_owned()));
+            }
+            (None, false) => {}
+            (None, true) => {
+                let why =
+                    "the model has neither `artefact` nor [[variants]]; it needs at least one way to be run";
+                return Err(self.source.fault(None, why.to_owned()));
+            }
+        }
+        if let Some(accuracy) = self.accuracy.filter(|accuracy| !(0.0..=1.0).contains(accuracy)) {
+            let why = format!("accuracy is {accuracy}; it must be between 0 and 1");
+            return Err(self.fault(&["accuracy"], why));
+        }
+        self.place(folder);
+        Ok(self)
     }
 
     fn place(&mut self, folder: &Path) {
@@ -423,8 +397,7 @@ impl ModelManifest {
 
     /// Something is wrong at the first of these settings that the manifest has.
     pub(crate) fn fault(&self, settings: &[&str], why: String) -> Error {
-        let line = settings.iter().find_map(|setting| self.source.line(setting, 0));
-        self.source.fault(line, why)
+        self.source.fault_at(settings, why)
     }
 
     /// Something is wrong with the file of a variant.
@@ -446,12 +419,12 @@ impl ModelManifest {
 
     /// Where it stands.
     pub fn path(&self) -> &Path {
-        &self.source.path
+        self.source.path()
     }
 
     /// What stands there.
     pub(crate) fn text(&self) -> &str {
-        &self.source.text
+        self.source.text()
     }
 
     /// As decisions compare it.

@@ -430,10 +430,7 @@ fn space(
     let Some(dimension) = adapter.dimension() else {
         return match wanted {
             None => Ok(None),
-            Some(space) => Err(Error::Space {
-                model: model.to_owned(),
-                why: format!("`space` is {space:?}, but only vectors have a space of their own"),
-            }),
+            Some(space) => Err(Error::Space { model: model.to_owned(), why: inspect::no_vectors(&space) }),
         };
     };
     let default = catalog.spaces.iter().find(|space| space.id == task.default_space);

@@ -1,5 +1,7 @@
 //! `modelless model`: what answers.
 
+mod file;
+
 use super::feedback::warnings;
 use super::under_way::{Left, going};
 use super::versions::{self, history, path, stands, who};
@@ -12,11 +14,10 @@ use crate::way::{self, Budget};
 use anyhow::Context;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
+use file::FileOptions;
 use http::{Method, StatusCode};
-use modelless_adapter::AdapterSpec;
-use modelless_profiler::{LabelledSet, ModelManifest, Package, TaskManifest, usual_variant_name};
+use modelless_profiler::{LabelledSet, ModelManifest, Package, TaskManifest};
 use modelless_store::{TaskChange, sha256_of};
-use modelless_types::Engine;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -77,68 +78,6 @@ pub(crate) struct Register {
     no_wait: bool,
     #[command(flatten)]
     server: Server,
-}
-
-/// What a manifest would say, for a single ONNX file.
-#[derive(Args, Debug, Default)]
-struct FileOptions {
-    /// The model's name. Otherwise that of its file.
-    #[arg(long)]
-    name: Option<String>,
-    /// Its version.
-    #[arg(long, value_name = "N")]
-    version: Option<u32>,
-    /// Its family, such as cnn.
-    #[arg(long)]
-    architecture: Option<String>,
-    /// Its licence.
-    #[arg(long)]
-    licence: Option<String>,
-    /// How the task's input becomes its tensors and its tensors the task's output, as JSON. Otherwise the names of
-    /// tensors are the task's.
-    #[arg(long, value_name = "JSON")]
-    adapter: Option<String>,
-    /// Numbers it computes in. Otherwise fp32.
-    #[arg(long)]
-    precision: Option<String>,
-    /// How accurate it is said to be, 0 to 1, for when there is no labelled set.
-    #[arg(long, value_name = "SHARE")]
-    accuracy: Option<f64>,
-}
-
-impl FileOptions {
-    fn are_given(&self) -> bool {
-        let Self { name, version, architecture, licence, adapter, precision, accuracy } = self;
-        let texts = [name, architecture, licence, adapter, precision];
-        texts.into_iter().any(Option::is_some) || version.is_some() || accuracy.is_some()
-    }
-
-    fn manifest(&self, file: &Path) -> anyhow::Result<ModelManifest> {
-        let stem = || file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let adapter = self.adapter.as_deref().unwrap_or(r#"{"kind": "tensor"}"#);
-        let adapter = AdapterSpec::parse(adapter).map_err(|error| usage(format!("--adapter: {error}")))?;
-        if let Some(accuracy) = self.accuracy.filter(|accuracy| !(0.0..=1.0).contains(accuracy)) {
-            return Err(usage(format!("--accuracy {accuracy} must be between 0 and 1")));
-        }
-        let name = self.name.clone().unwrap_or_else(stem);
-        let mut model = ModelManifest::of_file(name, file.to_owned(), adapter);
-        model.version = self.version.unwrap_or(model.version);
-        model.architecture = self.architecture.clone().unwrap_or_default();
-        model.licence = self.licence.clone().unwrap_or_default();
-        model.accuracy = self.accuracy;
-        if file.extension().is_some_and(|end| end.eq_ignore_ascii_case("pt"))
-            && let Some(variant) = model.variants.first_mut()
-        {
-            variant.engine = Engine::Torch;
-        }
-        if let (Some(precision), Some(variant)) = (&self.precision, model.variants.first_mut()) {
-            variant.precision.clone_from(precision);
-        }
-        if let Some(variant) = model.variants.first_mut() {
-            variant.name = usual_variant_name(&model.name, model.version, &variant.precision);
-        }
-        Ok(model)
-    }
 }
 
 #[derive(Args, Debug)]
@@ -329,6 +268,7 @@ fn wanted(options: &Register) -> anyhow::Result<Wanted> {
     }
     let single = options.path.join("model.toml");
     if options.path.join("task.toml").exists() || (options.path.is_dir() && !single.is_file()) {
+        options.file.refuse()?;
         let Package { task, models } = Package::read(&options.path)?;
         let named = || task.labelled_set.as_ref().map(|set| (set.path.clone(), set.name.clone()));
         let (set, name) = (own_set.or_else(named), options.task.clone());
@@ -341,11 +281,8 @@ fn wanted(options: &Register) -> anyhow::Result<Wanted> {
     };
     let model = if ends(&["onnx", "pt"]) {
         options.file.manifest(&options.path)?
-    } else if options.file.are_given() {
-        return Err(usage(
-            "options that describe a model are for a single ONNX or TorchScript file; a manifest says all of that itself",
-        ));
     } else {
+        options.file.refuse()?;
         ModelManifest::read(if options.path.is_dir() { &single } else { &options.path })?
     };
     let task = options.task.clone().or_else(|| model.task.clone());

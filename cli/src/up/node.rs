@@ -237,7 +237,7 @@ fn memory(given: &Given<String>) -> anyhow::Result<Bytes> {
 }
 
 /// A number of bytes with a unit. Units of a thousand and of 1024 are told apart.
-pub(crate) fn size(text: &str) -> Option<Bytes> {
+fn size(text: &str) -> Option<Bytes> {
     const UNITS: [(&str, u64); 10] = [
         ("kib", 1 << 10),
         ("mib", 1 << 20),
@@ -257,6 +257,11 @@ pub(crate) fn size(text: &str) -> Option<Bytes> {
         .unwrap_or((text.as_str(), 1));
     let number: u64 = digits.trim().parse().ok()?;
     number.checked_mul(unit).map(Bytes)
+}
+
+/// The same for an option.
+pub(crate) fn bytes(text: &str) -> Result<Bytes, String> {
+    size(text).ok_or_else(|| format!("{text:?} is no size; expected one such as 512MiB or 4GiB"))
 }
 
 /// What models may take of this machine where nobody said otherwise.

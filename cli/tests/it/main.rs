@@ -33,6 +33,9 @@ fn wrong_usage_ends_with_64_before_anything_is_opened() {
     check(&register, 64, "--task");
     // Options that describe a model are for a file that has no manifest.
     check(&[&register[..], &["--name", "n"]].concat(), 64, "single ONNX or TorchScript file");
+    let package = ["model", "register", folder.path().to_str().unwrap(), "--threads", "2"];
+    check(&package, 64, "single ONNX or TorchScript file");
+    check(&[&register[..], &["--threads", "0"]].concat(), 64, "--threads");
 }
 
 #[test]
