@@ -27,6 +27,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("LIBTORCH_RPATH", "the build of libtorch's runner"),
     ("BIN", "tests and measurements: the program under test"),
     ("PYTHON", "tests: a Python with the clients that they use"),
+    ("DEMO_MADE", "tests: a folder in which what demos are made of is kept"),
     ("DEMO_PYTHON", "tests: a Python with what the recipes of demos need"),
     ("TEST_DEMOS", "tests: `all` for the long ones"),
     ("WRITE_SEEDS", "tests: write what fuzzers begin with"),

@@ -1,12 +1,13 @@
 //! Demos that are made out of packages, where those can be had; `cargo xtask test --only demos` says so where they cannot.
 //!
-//! Short: the stream's demo as users start it, and one model of the ImageNet demo, made as its recipe makes it.
+//! Short: the demos of streams and of texts as users start them, and one model of the ImageNet demo, made as its recipe makes it.
 //! With `MODELLESS_TEST_DEMOS=all` that stage starts the whole ImageNet demo as well, which takes minutes.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use modelless_testkit::{Request, Server};
-use serde_json::Value;
-use std::fs;
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -114,6 +115,104 @@ fn streams_carry_their_state_and_are_told_the_same_alone_and_beside_others() -> 
         "another answer after a restart"
     );
     again.stop()
+}
+
+/// What demos are made of in this data folder is that of earlier runs, as between two starts of a user, and made anew where
+/// a recipe has changed. It is ours alone until the file is dropped.
+fn keep_what_is_made(data: &Path) -> Result<File> {
+    let kept =
+        std::env::var_os("MODELLESS_DEMO_MADE").context("run this by `cargo xtask test --only demos`")?;
+    fs::create_dir_all(&kept)?;
+    let lock = File::create(Path::new(&kept).join("lock"))?;
+    lock.lock().context("waiting for another test that makes demos")?;
+    fs::create_dir_all(data)?;
+    symlink(&kept, data.join("demo"))?;
+    Ok(lock)
+}
+
+/// Two pairs of sentences that mean nearly the same and share no words but small ones.
+const ALIKE: [[&str; 2]; 2] = [
+    ["A ship sails into the harbour.", "The boat arrived at the port."],
+    ["The committee approved the new tax law.", "Parliament passed a bill on taxes."],
+];
+/// How much nearer (by the cosine) such a pair is than sentences about something else. Encoders are at 0.4 and more.
+const NEARER: f64 = 0.2;
+const RATED: [(&str, &str); 2] = [
+    ("praise", "This is a wonderful product, I love it and it works perfectly."),
+    ("blame", "Terrible quality, it broke after one day and I want my money back."),
+];
+
+/// The answers to these texts at once, and which variant gave them.
+fn ask_texts(server: &Server, task: &str, pin: Option<&str>, texts: &[&str]) -> Result<(String, Value)> {
+    let pin = pin.map(|variant| format!("&variant={variant}")).unwrap_or_default();
+    let ask = Request::post(&format!("/v1/tasks/{task}?latency_ms=20000{pin}"));
+    let answer = server.send(&ask.json(&json!({"inputs": texts})))?;
+    ensure!(answer.status == 200, "{task}{pin}: {answer}");
+    let variant = answer.header("modelless-variant").context("it does not say which variant answered")?;
+    Ok((variant.to_owned(), answer.json()?))
+}
+
+fn cosine(a: &Value, b: &Value) -> Result<f64> {
+    let numbers = |of: &Value| -> Result<Vec<f64>> {
+        let all = of.as_array().context("no vector")?.iter();
+        all.map(|number| number.as_f64().context("no number")).collect()
+    };
+    let (a, b) = (numbers(a)?, numbers(b)?);
+    ensure!(a.len() == 384 && a.len() == b.len(), "{} and {} numbers", a.len(), b.len());
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    Ok(dot(&a, &b) / (dot(&a, &a) * dot(&b, &b)).sqrt())
+}
+
+fn what_means_alike_is_near(server: &Server, pin: Option<&str>) -> Result<()> {
+    let texts: Vec<&str> = ALIKE.into_iter().flatten().collect();
+    let (variant, vectors) = ask_texts(server, "sentences", pin, &texts)?;
+    for (at, other) in [(0, 2), (2, 0)] {
+        let near = cosine(&vectors[at], &vectors[at + 1])?;
+        for far in [other, other + 1] {
+            let (a, b, far) = (texts[at], texts[far], cosine(&vectors[at], &vectors[far])?);
+            ensure!(
+                near > far + NEARER,
+                "{variant}: {a:?} and {b:?} are as near ({far}) as its like ({near})"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn praise_is_told_from_blame(server: &Server, pin: Option<&str>) -> Result<()> {
+    let (variant, said) = ask_texts(server, "ratings", pin, &RATED.map(|(_, text)| text))?;
+    for (at, (right, text)) in RATED.into_iter().enumerate() {
+        ensure!(said[at][0]["label"] == right, "{variant} of {text:?}: {}", said[at]);
+    }
+    Ok(())
+}
+
+#[test]
+fn every_variant_of_the_text_demo_knows_what_means_alike_or_praise_from_blame() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let made = keep_what_is_made(folder.path())?;
+    // How fast and how accurate they are is not asked here, so the least of measuring is enough.
+    let server = Server::builder().data(folder.path()).arg("--demo").arg("text").arg("--budget").arg("5s");
+    let server = server.ready_within(READY_WITHIN).start()?;
+    what_means_alike_is_near(&server, None)?;
+    praise_is_told_from_blame(&server, None)?;
+    let models = server.get_json("/v1/models")?;
+    let mut asked = 0;
+    for model in models["models"].as_array().context("no models")? {
+        for variant in model["variants"].as_array().context("no variants")? {
+            let variant = variant.as_str();
+            match model["task"].as_str() {
+                Some("sentences") => what_means_alike_is_near(&server, variant)?,
+                Some("ratings") => praise_is_told_from_blame(&server, variant)?,
+                other => bail!("the text demo has a model of {other:?}"),
+            }
+            asked += 1;
+        }
+    }
+    ensure!(asked == 9, "{asked} variants in {models}");
+    server.stop()?;
+    drop(made);
+    Ok(())
 }
 
 fn pip(python: &str, args: &[&str], list: &Path, into: &Path) -> Result<()> {

@@ -233,6 +233,7 @@ impl Context {
         }
         if let Some(python) = &self.recipes {
             command.env("MODELLESS_DEMO_PYTHON", python);
+            command.env("MODELLESS_DEMO_MADE", self.target.join("demos-made"));
         }
         if let Some((peer, grpc)) = &self.peers {
             command.env("MODELLESS_TEST_PEER", peer).env("MODELLESS_TEST_PEER_GRPC", grpc);
