@@ -188,12 +188,17 @@ impl At {
     }
 }
 
-/// What is played on from.
-pub(super) struct Ahead {
-    gears: Vec<Gear>,
+/// Those who count, by kind and as they are due.
+struct People {
     kinds: Vec<Kind>,
     /// All groups as they are due.
     order: Vec<Next>,
+}
+
+/// What is played on from.
+pub(super) struct Ahead {
+    gears: Vec<Gear>,
+    people: People,
     /// When each lane is free; the first is the one asked about.
     free: Vec<f64>,
     /// The largest batch that pays.
@@ -239,7 +244,8 @@ impl Ahead {
         let largest = gears.iter().map(|gear| gear.best).max().unwrap_or(1);
         let spare = Cell::default();
         let caution = worker.caution(now);
-        let mut all = Self { gears, kinds: Vec::new(), order: Vec::new(), free, largest, caution, spare };
+        let people = People { kinds: Vec::new(), order: Vec::new() };
+        let mut all = Self { gears, people, free, largest, caution, spare };
         let reserve = f64::from(worker.config.foresight.reserve_permille) / 1e3;
         for (class, _) in worker.queue.classes() {
             let Some(kind) = all.kind(class, serving) else { continue };
@@ -265,7 +271,7 @@ impl Ahead {
                 kind.groups.push(Group { from: 0.0, due, spare: last * reserve, count });
             }
         }
-        for kind in &mut all.kinds {
+        for kind in &mut all.people.kinds {
             kind.groups.sort_by(|a, b| a.due.total_cmp(&b.due));
             // Gateways may say what they like.
             kind.waiting = kind.groups.iter().fold(0, |all, group| all.saturating_add(group.count));
@@ -275,10 +281,10 @@ impl Ahead {
             let until = start + longest + bounds.fold(0.0, f64::max).min(longest * FAR);
             all.come(worker, now, until, &flows, serving);
         }
-        for (kind, known) in all.kinds.iter().enumerate() {
+        for (kind, known) in all.people.kinds.iter().enumerate() {
             known.gears.iter().for_each(|gear| all.gears[*gear].kinds.push(kind));
         }
-        all.order = in_order(&all.kinds);
+        all.people.order = in_order(&all.people.kinds);
         all
     }
 
@@ -330,7 +336,7 @@ impl Ahead {
                 Group { from: from.max(0.0), due: from + bound, spare: bound * reserve, count: part }
             };
             let kind = Kind::new(gears, &self.gears);
-            self.kinds.push(Kind { groups: parts(count).map(group).collect(), ..kind });
+            self.people.kinds.push(Kind { groups: parts(count).map(group).collect(), ..kind });
         }
     }
 
@@ -344,25 +350,30 @@ impl Ahead {
     /// Those who are there and whom the same may answer as a class, if anything here may.
     fn kind(&mut self, class: &Class, serving: &[&WorkerVariant]) -> Option<&mut Kind> {
         let gears = self.gears_of(class, serving)?;
-        let known = self.kinds.iter().position(|kind| kind.gears == gears);
+        let kinds = &mut self.people.kinds;
+        let known = kinds.iter().position(|kind| kind.gears == gears);
         if known.is_none() {
-            self.kinds.push(Kind::new(gears, &self.gears));
+            kinds.push(Kind::new(gears, &self.gears));
         }
-        let last = self.kinds.len() - 1;
-        self.kinds.get_mut(known.unwrap_or(last))
+        let last = kinds.len() - 1;
+        kinds.get_mut(known.unwrap_or(last))
     }
 
     /// What it would cost if this variant ran so many first: [`MISSED`] for each who would not be in time, and one for
     /// each who would be with little to spare. From `most` on the figure says only that it is no less: nothing is played beyond.
     pub(super) fn missed(&self, variant: VariantId, members: usize, whom: Whom, most: u32) -> u32 {
-        self.after(variant, members, self.play(whom, most))
+        self.after(variant, members, self.play(&self.people, whom, most))
     }
 
     /// Whether nobody would be missed, nor have little to spare, if everything took as long as is foreseen and no longer. Asked where somebody
     /// is missed with caution: without any, the same play has told already.
     pub(super) fn drains(&self, variant: VariantId, members: usize) -> bool {
         self.caution > 1.0
-            && self.after(variant, members, Play { scale: 1.0, ..self.play(Whom::AndToCome, 1) }) == 0
+            && self.after(
+                variant,
+                members,
+                Play { scale: 1.0, ..self.play(&self.people, Whom::AndToCome, 1) },
+            ) == 0
     }
 
     fn after(&self, variant: VariantId, members: usize, mut play: Play<'_>) -> u32 {
@@ -380,13 +391,14 @@ impl Ahead {
 
     /// The same of those who are there already, if of those who are due then or later the first so many gave way.
     pub(super) fn missed_without(&self, heads: usize, due: f64, most: u32) -> u32 {
-        let first = self.order.iter().find(|next| next.group.from <= 0.0);
+        let first = self.people.order.iter().find(|next| next.group.from <= 0.0);
         if first.is_some_and(|first| first.group.due < due) {
             // Somebody who waits at a gateway would be the first, and cannot give way here.
-            let (left, gone) = self.without(heads, due);
-            return left.play(Whom::There, most).ends().saturating_add(gone.saturating_mul(MISSED));
+            let (left, gone) = self.people.without(heads, due);
+            let cost = gone.saturating_mul(MISSED);
+            return self.play(&left, Whom::There, most).ends().saturating_add(cost);
         }
-        let mut play = self.play(Whom::There, most);
+        let mut play = self.play(&self.people, Whom::There, most);
         for _ in 0..heads {
             let Some(kind) = play.head(f64::INFINITY) else { break };
             play.gives_way(kind, 1);
@@ -394,7 +406,26 @@ impl Ahead {
         play.ends()
     }
 
-    /// What there is to play without the first so many who are there and are due then or later, and how many those are.
+    fn play<'a>(&'a self, people: &'a People, whom: Whom, most: u32) -> Play<'a> {
+        let mut table = self.spare.take();
+        let until = match whom {
+            Whom::There => self.free[0],
+            Whom::AndToCome => f64::INFINITY,
+        };
+        table.at.clear();
+        table
+            .at
+            .extend(people.kinds.iter().map(|kind| At { waiting: kind.waiting, ..At::new(kind, 0, until) }));
+        table.there.resize(people.kinds.len(), 0);
+        table.free.clone_from(&self.free);
+        // Nobody gives way to what may never take so long.
+        let scale = if whom == Whom::AndToCome { self.caution } else { 1.0 };
+        Play { ahead: self, people, table, until, whom, scale, cost: 0, most }
+    }
+}
+
+impl People {
+    /// Those who are left without the first so many who are there and are due then or later, and how many those are.
     fn without(&self, heads: usize, due: f64) -> (Self, u32) {
         let mut kinds = self.kinds.clone();
         let (mut left, mut gone) = (size(heads), 0);
@@ -413,26 +444,7 @@ impl Ahead {
             kind.groups.retain(|group| group.count > 0);
         }
         let order = in_order(&kinds);
-        let (gears, free, spare) = (self.gears.clone(), self.free.clone(), Cell::default());
-        let (largest, caution) = (self.largest, self.caution);
-        (Self { gears, kinds, order, free, largest, caution, spare }, gone)
-    }
-
-    fn play(&self, whom: Whom, most: u32) -> Play<'_> {
-        let mut table = self.spare.take();
-        let until = match whom {
-            Whom::There => self.free[0],
-            Whom::AndToCome => f64::INFINITY,
-        };
-        table.at.clear();
-        table
-            .at
-            .extend(self.kinds.iter().map(|kind| At { waiting: kind.waiting, ..At::new(kind, 0, until) }));
-        table.there.resize(self.kinds.len(), 0);
-        table.free.clone_from(&self.free);
-        // Nobody gives way to what may never take so long.
-        let scale = if whom == Whom::AndToCome { self.caution } else { 1.0 };
-        Play { ahead: self, table, until, whom, scale, cost: 0, most }
+        (Self { kinds, order }, gone)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Playing on from a choice: everything that follows is done as quickly as it can be, and who is not in time is counted.
 
-use super::{Ahead, At, Group, MISSED, Next, STEPS, Table, Whom, is_fair, is_nearly, size};
+use super::{Ahead, At, Group, MISSED, Next, People, STEPS, Table, Whom, is_fair, is_nearly, size};
 
 pub(super) struct Play<'a> {
     pub(super) ahead: &'a Ahead,
+    pub(super) people: &'a People,
     /// Who comes later does not count.
     pub(super) until: f64,
     pub(super) whom: Whom,
@@ -37,7 +38,7 @@ impl Play<'_> {
         at.next.count -= count;
         let waiting = at.waiting.saturating_sub(count);
         if at.next.count == 0 {
-            *at = At::new(&self.ahead.kinds[kind], at.group + 1, self.until);
+            *at = At::new(&self.people.kinds[kind], at.group + 1, self.until);
         }
         at.waiting = waiting;
     }
@@ -62,7 +63,7 @@ impl Play<'_> {
             return 0;
         }
         let mut there = next.count;
-        for group in &self.ahead.kinds[kind].groups[*group + 1..] {
+        for group in &self.people.kinds[kind].groups[*group + 1..] {
             if there >= most || group.from > time {
                 break;
             }
@@ -74,7 +75,7 @@ impl Play<'_> {
     /// So many that a variant may answer go, earliest deadline first, and are answered at `end`.
     pub(super) fn take(&mut self, gear: usize, mut count: u32, time: f64, end: f64) {
         while count > 0 {
-            let may = |kind: usize| self.ahead.kinds[kind].may[gear];
+            let may = |kind: usize| self.people.kinds[kind].may[gear];
             let Some(kind) = self.first(time, may) else { return };
             let group = self.table.at[kind].next;
             let taken = group.count.min(count);
@@ -114,7 +115,7 @@ impl Play<'_> {
     /// The batch that takes the least of the device for the head of a kind, and how long it takes; none if it had better give way.
     fn quickly(&mut self, kind: usize, time: f64) -> Option<(usize, u32, f64)> {
         let At { next, waiting, .. } = self.table.at[kind];
-        let (known, left) = (&self.ahead.kinds[kind], (next.due - time) / self.scale);
+        let (known, left) = (&self.people.kinds[kind], (next.due - time) / self.scale);
         if known.quickest > left || (waiting >= self.ahead.largest && known.least > left) {
             return None;
         }
@@ -122,7 +123,7 @@ impl Play<'_> {
             self.table.there[kind] = self.there(kind, self.ahead.largest, time);
         }
         let mut widest: Option<(f64, usize, u32, f64)> = None;
-        for &at in &self.ahead.kinds[kind].gears {
+        for &at in &self.people.kinds[kind].gears {
             let gear = &self.ahead.gears[at];
             let there = gear.kinds.iter().map(|kind| self.table.there[*kind]).sum::<u32>().min(gear.best);
             let (fits, takes) = gear.fits(there, left);
@@ -137,16 +138,16 @@ impl Play<'_> {
                 widest = Some((each, at, fits, takes));
             }
         }
-        let fair = widest.filter(|(each, ..)| is_fair(*each, self.ahead.kinds[kind].each));
+        let fair = widest.filter(|(each, ..)| is_fair(*each, self.people.kinds[kind].each));
         fair.map(|(_, at, fits, takes)| (at, fits, takes * self.scale))
     }
 
     /// Beyond the batches that were played: as if queries were divisible.
     fn rest(self) -> u32 {
-        let Self { ahead, table, until, whom, scale, mut cost, most } = self;
+        let Self { ahead, people, table, until, whom, scale, mut cost, most } = self;
         let lanes = f64::from(size(table.free.len()).max(1));
         let mut time = table.free.iter().sum::<f64>() / lanes;
-        for Next { kind, at, group, each } in &ahead.order {
+        for Next { kind, at, group, each } in &people.order {
             let stands = table.at[*kind];
             if *at < stands.group || group.from > until {
                 continue;
