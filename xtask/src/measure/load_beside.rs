@@ -1,6 +1,7 @@
 //! What loading a large model does to one that is served beside it.
 //!
-//! Two copies of MiniLM drive each other out every half second while queries come to cnn_m at random times. Runs with and
+//! Two copies of MiniLM drive each other out every half second while queries come to another model at random times: to cnn_m, whose
+//! runs take a tenth of a millisecond, and to EfficientNet-Lite0 and a third MiniLM, whose runs take some. Runs with and
 //! without loads alternate; what is compared is the p99 of the queries that came during a load. A load takes some 50 ms, so it
 //! takes many for a percentile that stands for more than two queries.
 //!
@@ -27,11 +28,11 @@ use super::{Check, Context, Measure, Outcome};
 
 pub(crate) const MEASURE: Measure = Measure {
     name: "load-beside",
-    what: "p99 of cnn_m while a 90 MB model is loaded beside it, over that without loads",
+    what: "p99 of what is served while a 90 MB model is loaded beside it, over that without loads",
     run: measure,
 };
 
-/// Queries a second: a few per cent of what one core can take, so that the loads find cores and the tail is theirs.
+/// Queries a second to cnn_m: a few per cent of what one core can take.
 const PER_SECOND: f64 = 1_000.0;
 const EVERY_MS: u64 = 500;
 /// A quiet run: 99 of 100 queries are sent within so long after they should have been, in microseconds. A loaded machine sends
@@ -44,85 +45,167 @@ const TRIES: u64 = 3;
 /// With so many fewer than are wanted the worst still says something.
 const MAY_MISS: f64 = 2.0;
 
+/// What is served while what else is loaded.
+struct Setup {
+    served: Model,
+    loaded: Model,
+    /// Queries a second: so few that the loads find cores and the tail is theirs.
+    rate: f64,
+    rounds: u64,
+    ms: u64,
+    every_ms: u64,
+    limit: f64,
+}
+
 fn measure(context: &Context) -> Result<Outcome> {
-    let (rounds, ms, rate) = context.choose((5, 8_000, PER_SECOND), (1, 4_000, 200.0));
-    // A small model is there in a few milliseconds: often enough that queries come meanwhile.
-    let every_ms = context.choose(EVERY_MS, 150);
-    let served = cnn_m(&context.root);
-    // The short form has to do with what is in the repository.
-    let loaded = if context.short { cnn_m(&context.root) } else { made(&context.root, "minilm_l6")? };
-    let mut side = cycle(context, &served, &loaded)?;
-    let (mut rows, mut seeds, mut counted) = (Vec::new(), Vec::new(), Vec::new());
-    let mut loads = 0;
-    for attempt in 0..rounds * TRIES {
-        if counted.len() as u64 >= rounds {
+    let setups = if context.short {
+        // What is in the repository. It is there in a few milliseconds: often enough that queries come meanwhile.
+        let [served, loaded] = [(); 2].map(|()| cnn_m(&context.root));
+        vec![Setup { served, loaded, rate: 200.0, rounds: 1, ms: 4_000, every_ms: 150, limit: 100.0 }]
+    } else {
+        let large = |served, rate, rounds, ms| {
+            let loaded = made(&context.root, "minilm_l6")?;
+            Ok::<_, anyhow::Error>(Setup { served, loaded, rate, rounds, ms, every_ms: EVERY_MS, limit: 1.3 })
+        };
+        vec![
+            large(cnn_m(&context.root), PER_SECOND, 5, 8_000)?,
+            large(made(&context.root, "efficientnet_lite0")?, 40.0, 3, 16_000)?,
+            large(made(&context.root, "minilm_l6")?, 40.0, 3, 16_000)?,
+        ]
+    };
+    let (mut rows, mut seeds, mut told, mut checks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut summary = serde_json::Map::new();
+    for setup in &setups {
+        let mut seen = seen(context, setup)?;
+        rows.append(&mut seen.rows);
+        seeds.append(&mut seen.seeds);
+        told.push(seen.told(setup));
+        checks.extend(seen.checks(setup)?);
+        summary.insert(setup.served.name.to_owned(), seen.summary(setup));
+    }
+    Ok(Outcome {
+        seeds,
+        repetitions: Value::Array(rows),
+        summary: Value::Object(summary),
+        result: told.join("; "),
+        checks,
+    })
+}
+
+/// What was seen of one that is served.
+struct Seen {
+    rows: Vec<Value>,
+    seeds: Vec<u64>,
+    counted: Vec<Ratios>,
+    made: usize,
+    loads: u64,
+}
+
+fn seen(context: &Context, setup: &Setup) -> Result<Seen> {
+    let mut side = cycle(context, &setup.served, &setup.loaded)?;
+    let mut seen = Seen { rows: Vec::new(), seeds: Vec::new(), counted: Vec::new(), made: 0, loads: 0 };
+    for attempt in 0..setup.rounds * TRIES {
+        if seen.counted.len() as u64 >= setup.rounds {
             break;
         }
         let seed = context.seed + attempt;
         let control = CONTROLS[usize::try_from(attempt / 2 % 2)?];
-        let round = round(&mut side, (rate, ms, every_ms, seed), attempt % 2 == 0, control)?;
-        loads += round.beside["loads"].as_u64().unwrap_or(0);
-        seeds.push(seed);
-        rows.push(json!({
-            "calm": round.calm, "beside": round.beside, "bare": round.bare,
+        let asked = (setup.rate, setup.ms, setup.every_ms, seed);
+        let round = round(&mut side, asked, attempt % 2 == 0, control)?;
+        seen.loads += round.beside["loads"].as_u64().unwrap_or(0);
+        seen.made += 1;
+        seen.seeds.push(seed);
+        seen.rows.push(json!({
+            "served": setup.served.name, "calm": round.calm, "beside": round.beside, "bare": round.bare,
             "control": {"what": round.control.0, "seen": round.control.1}, "steal_percent": round.steal_percent,
             "noisy": round.noisy,
         }));
         // A development build on a machine that does other things as well is never quiet.
         if context.short || round.noisy.is_empty() {
-            counted.push(round.ratios()?);
+            seen.counted.push(round.ratios()?);
         }
     }
-    let of = |value: fn(&Ratios) -> f64, percent| {
+    Ok(seen)
+}
+
+impl Seen {
+    fn of(&self, value: fn(&Ratios) -> f64, percent: usize) -> f64 {
         // With none nothing was shown: what is no number is in no bound.
-        stats::percentile(&counted.iter().map(value).collect::<Vec<_>>(), percent).unwrap_or(f64::NAN)
-    };
-    let (median, worst) = (of(|r| r.beside, 50), of(|r| r.beside, 100));
-    let (least_median, least_worst) = (of(|r| r.bare, 50), of(|r| r.bare, 100));
-    let over_least = of(|r| r.beside / r.bare, 50);
-    let control = |what| {
-        let of_it = counted.iter().filter(|r| r.control.0 == what).map(|r| r.control.1);
+        stats::percentile(&self.counted.iter().map(value).collect::<Vec<_>>(), percent).unwrap_or(f64::NAN)
+    }
+
+    fn control(&self, what: &str) -> Option<f64> {
+        let of_it = self.counted.iter().filter(|r| r.control.0 == what).map(|r| r.control.1);
         stats::median(&of_it.collect::<Vec<_>>())
-    };
-    let [arithmetic, bandwidth] = CONTROLS.map(control);
-    let machine = arithmetic.into_iter().chain(bandwidth).reduce(f64::max).map(|most| part(most, median));
-    let (quiet, made) = (counted.len(), rows.len());
-    let missing = u32::try_from(usize::try_from(rounds)?.saturating_sub(quiet))?;
-    Ok(Outcome {
-        seeds,
-        repetitions: Value::Array(rows),
-        summary: json!({
-            "p99_ratio_median": median, "p99_ratio_worst": worst,
-            "bare_ratio_median": least_median, "bare_ratio_worst": least_worst, "over_bare_median": over_least,
-            "arithmetic_ratio_median": arithmetic, "bandwidth_ratio_median": bandwidth, "part_of_the_machine": machine,
-            "loads": loads, "loaded": loaded.name, "quiet_rounds": quiet, "rounds": made,
-            "per_second": rate,
-        }),
-        result: format!(
-            "{loads} loads of {}, in {quiet} quiet rounds of {made}: p99 during them {worst:.2} times that without at worst (median \
-             {median:.2}); beside a process that only loads, at idle priority: {least_worst:.2} (median {least_median:.2}); beside \
-             one that only reckons {}, that only moves memory {}, median: {} of what loads add is the machine's",
-            loaded.name,
-            shown(arithmetic),
-            shown(bandwidth),
-            machine.map_or_else(|| "an unknown part".to_owned(), |part| format!("{:.0} %", part * 100.0)),
-        ),
-        checks: vec![
+    }
+
+    /// What part of what loads add is the machine's.
+    fn machine(&self) -> Option<f64> {
+        let most = CONTROLS.iter().filter_map(|what| self.control(what)).reduce(f64::max);
+        most.map(|most| part(most, self.of(|r| r.beside, 50)))
+    }
+
+    fn told(&self, setup: &Setup) -> String {
+        let of = |value, percent| self.of(value, percent);
+        let [arithmetic, bandwidth] = CONTROLS.map(|what| shown(self.control(what)));
+        let machine =
+            self.machine().map_or("an unknown part".to_owned(), |part| format!("{:.0} %", part * 100.0));
+        format!(
+            "{} beside {} loads of {}, in {} quiet rounds of {}: p99 during them {:.2} times that without at worst (median {:.2}); \
+             beside a process that only loads, at idle priority: {:.2} (median {:.2}); beside one that only reckons {arithmetic}, that \
+             only moves memory {bandwidth}, median: {machine} of what loads add is the machine's",
+            setup.served.name,
+            self.loads,
+            setup.loaded.name,
+            self.counted.len(),
+            self.made,
+            of(|r| r.beside, 100),
+            of(|r| r.beside, 50),
+            of(|r| r.bare, 100),
+            of(|r| r.bare, 50),
+        )
+    }
+
+    fn summary(&self, setup: &Setup) -> Value {
+        let of = |value, percent| self.of(value, percent);
+        let [arithmetic, bandwidth] = CONTROLS.map(|what| self.control(what));
+        json!({
+            "p99_ratio_median": of(|r| r.beside, 50), "p99_ratio_worst": of(|r| r.beside, 100),
+            "bare_ratio_median": of(|r| r.bare, 50), "bare_ratio_worst": of(|r| r.bare, 100),
+            "over_bare_median": of(|r| r.beside / r.bare, 50), "arithmetic_ratio_median": arithmetic,
+            "bandwidth_ratio_median": bandwidth, "part_of_the_machine": self.machine(), "loads": self.loads,
+            "loaded": setup.loaded.name, "quiet_rounds": self.counted.len(), "rounds": self.made,
+            "per_second": setup.rate,
+        })
+    }
+
+    fn checks(&self, setup: &Setup) -> Result<[Check; 3]> {
+        let missing = usize::try_from(setup.rounds)?.saturating_sub(self.counted.len());
+        Ok([
             Check {
-                what: "p99 during a load over without, worst",
-                value: worst,
-                limit: context.choose(1.3, 100.0),
+                what: match setup.served.name {
+                    "cnn_m" => "p99 of cnn_m during a load over without, worst",
+                    "efficientnet_lite0" => "p99 of efficientnet_lite0 during a load over without, worst",
+                    _ => "p99 of minilm_l6 during a load over without, worst",
+                },
+                value: self.of(|r| r.beside, 100),
+                limit: setup.limit,
                 unit: "",
             },
             Check {
                 what: "p99 during a load over that beside a bare one",
-                value: over_least,
-                limit: context.choose(1.3, 100.0),
+                value: self.of(|r| r.beside / r.bare, 50),
+                limit: setup.limit,
                 unit: "",
             },
-            Check { what: "quiet rounds missing", value: f64::from(missing), limit: MAY_MISS, unit: "" },
-        ],
-    })
+            Check {
+                what: "quiet rounds missing",
+                value: f64::from(u32::try_from(missing)?),
+                limit: MAY_MISS,
+                unit: "",
+            },
+        ])
+    }
 }
 
 /// What runs beside as a control, in turns from round to round.
