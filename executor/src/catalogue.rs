@@ -28,8 +28,8 @@ pub(crate) struct Known {
     pub(crate) ordinal: u8,
     /// A batch of one, by its profile.
     pub(crate) expected: Micros,
-    /// What another part of a batch costs, in items: see [`modelless_decision::parts`].
-    pub(crate) beginning: f64,
+    /// What another part of a batch costs, in tokens: see [`modelless_decision::parts`].
+    pub(crate) another_part: f64,
     /// What an hour of it costs, where that is not what a lane costs.
     pub(crate) price: Option<PricePerHour>,
     /// The most that its process held when it was measured, on one lane. Unknown where the largest batches were not run for want
@@ -144,7 +144,7 @@ impl Catalogue {
                 let price = prices.get(&variant.id).copied();
                 worker.run = worker.run.with_price(price);
                 let expected = worker.run.estimate(1).mean();
-                let beginning = parts::beginning(&worker.run, variant.settings.max_batch);
+                let another_part = another_part(&worker.run, variant, device_class, spec.longest());
                 runnable.push(worker);
                 let preparation = preparation.clone();
                 let known = Known {
@@ -156,7 +156,7 @@ impl Catalogue {
                     task: Arc::clone(task),
                     ordinal: variant.ordinal,
                     expected,
-                    beginning,
+                    another_part,
                     price,
                     peak: variant
                         .profile_on(device_class)
@@ -182,15 +182,15 @@ impl Catalogue {
             && before.spec == now.spec
             && binds_alike(&before.task, &now.task);
         let also = (before.expected, before.peak, before.price) == (now.expected, now.peak, now.price)
-            && before.beginning.to_bits() == now.beginning.to_bits()
+            && before.another_part.to_bits() == now.another_part.to_bits()
             && before.task == now.task;
         match (same, also) {
             (false, _) => None,
             (true, true) => Some(Arc::clone(before)),
             (true, false) => {
-                let (task, beginning) = (Arc::clone(&now.task), now.beginning);
+                let (task, another_part) = (Arc::clone(&now.task), now.another_part);
                 let (expected, peak, price) = (now.expected, now.peak, now.price);
-                Some(Arc::new(Known { task, expected, beginning, price, peak, ..Known::clone(before) }))
+                Some(Arc::new(Known { task, expected, another_part, price, peak, ..Known::clone(before) }))
             }
         }
     }
@@ -211,6 +211,17 @@ impl Catalogue {
             |known: &&Arc<Known>| known.task.id == class.task && class.admits.contains(known.ordinal);
         self.variants.values().find(admits).map(|known| (known.preparation.clone(), known.preparation_id))
     }
+}
+
+/// In tokens, by what was timed: items as long as any may be where that is not known. A server elsewhere is asked once for a batch, so that
+/// it has the time of one.
+fn another_part(run: &RunModel, variant: &Variant, device_class: &str, longest: Option<u32>) -> f64 {
+    if variant.settings.engine == Engine::Remote {
+        return f64::INFINITY;
+    }
+    let timed = variant.profile_on(device_class).and_then(|profile| profile.detail.length);
+    let length = timed.or(longest).map_or(f64::INFINITY, f64::from);
+    parts::another(run, variant.settings.max_batch) * length
 }
 
 /// What a process held with every batch that it may be given.

@@ -112,6 +112,7 @@ impl Bench<'_> {
                 tail: true,
                 load_cold: self.load_cold,
                 largest: times.ended.map(|(_, why)| Largest { batch: largest, why }),
+                length: self.adapter.length(&self.usual(&sample).1).filter(|_| self.loaded.stretches),
                 points: details,
                 unsteady: times.watched.judge(&self.profiler.host, &times.all),
             },

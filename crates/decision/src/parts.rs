@@ -6,8 +6,8 @@
 use crate::estimate::RunModel;
 use alloc::vec::Vec;
 
-/// The most parts that anybody asks for.
-const MOST: usize = 8;
+/// Lengths are told apart in at most so many steps, so that deciding takes no time to speak of.
+const STEPS: u32 = 64;
 
 /// Some items of one length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -18,47 +18,54 @@ pub struct Part {
     pub length: u32,
 }
 
-/// What another run costs besides its items, in items: how much a batch of one takes above what one more takes in a large
-/// batch. That is too much rather than too little, since a few items are computed less well than many.
-pub fn beginning(run: &RunModel, max_batch: u32) -> f64 {
+/// What another part costs besides its items, in items as they were timed: how much a batch of one takes above what one more takes
+/// in a large batch. That is too much rather than too little, since a few items are computed less well than many.
+pub fn another(run: &RunModel, max_batch: u32) -> f64 {
     let largest = run.largest_measured().min(max_batch);
     if largest < 2 {
         return f64::INFINITY;
     }
     let (one, all) = (run.uncorrected(1).mean, run.uncorrected(largest).mean);
-    let another = (all - one) / f64::from(largest - 1);
+    let more = (all - one) / f64::from(largest - 1);
     // Larger batches that take no longer leave nothing to gain by making them smaller.
-    if another > 0.0 { ((one - another) / another).max(0.0) } else { f64::INFINITY }
+    if more > 0.0 { ((one - more) / more).max(0.0) } else { f64::INFINITY }
 }
 
-/// The cheapest parts, `most` of them at most, of items in the order of their lengths, the shortest first. `beginning` is what
-/// [`beginning`] says; it counts as so many items of the mean length.
-pub fn into_parts(lengths: &[u32], beginning: f64, most: usize) -> Vec<Part> {
+/// The cheapest parts, `most` of them at most, of items in the order of their lengths, the shortest first. Each part but the first costs
+/// as much as `another` of the unit that lengths are in.
+pub fn into_parts(lengths: &[u32], another: f64, most: usize) -> Vec<Part> {
     let groups = groups(lengths);
-    let sum: f64 = lengths.iter().map(|length| f64::from(*length)).sum();
-    let begin = beginning * sum / f64::from(u32::try_from(lengths.len()).unwrap_or(u32::MAX)).max(1.0);
     let Some(last) = groups.len().checked_sub(1) else { return Vec::new() };
-    if last == 0 || most < 2 || !begin.is_finite() {
+    let filled = f64::from(groups[last].length) * f64::from(size(lengths.len()));
+    let saved = filled - lengths.iter().map(|length| f64::from(*length)).sum::<f64>();
+    // Nothing can be saved but what is filled up.
+    if last == 0 || most < 2 || saved <= another || another.is_nan() {
         return Vec::from([whole(&groups)]);
     }
-    // `best[to]`: the least cost of the groups up to `to` in so many parts, and where the last of these begins.
+    // How many items come before each group.
+    let mut before = Vec::with_capacity(groups.len() + 1);
+    before.push(0_u32);
+    before.extend(groups.iter().scan(0_u32, |sum, group| {
+        *sum += group.items;
+        Some(*sum)
+    }));
     let cost = |from: usize, to: usize| {
-        let items: u32 = groups[from..=to].iter().map(|group| group.items).sum();
-        begin + f64::from(items) * f64::from(groups[to].length)
+        another + f64::from(before[to + 1] - before[from]) * f64::from(groups[to].length)
     };
+    // For each number of parts, and for the groups up to each: the least cost, and where the last of the parts begins.
     let mut tables = Vec::from([(0..=last).map(|to| (cost(0, to), 0)).collect::<Vec<_>>()]);
-    for parts in 1..most.min(MOST).min(groups.len()) {
-        let before = &tables[parts - 1];
+    for parts in 1..most.min(groups.len()) {
+        let fewer = &tables[parts - 1];
         let best = |to: usize| {
-            let ways = (parts..=to).map(|from| (before[from - 1].0 + cost(from, to), from));
+            let ways = (parts..=to).map(|from| (fewer[from - 1].0 + cost(from, to), from));
             ways.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((f64::INFINITY, 0))
         };
         let table = (0..=last).map(best).collect();
         tables.push(table);
     }
     // Of ways that cost the same the one with fewer parts.
-    let count =
-        (0..tables.len()).min_by(|a, b| tables[*a][last].0.total_cmp(&tables[*b][last].0)).unwrap_or(0);
+    let of = |table: &usize| tables[*table][last].0;
+    let count = (0..tables.len()).min_by(|a, b| of(a).total_cmp(&of(b))).unwrap_or(0);
     let (mut parts, mut to) = (Vec::new(), last);
     for table in tables[..=count].iter().rev() {
         let from = table[to].1;
@@ -69,13 +76,23 @@ pub fn into_parts(lengths: &[u32], beginning: f64, most: usize) -> Vec<Part> {
     parts
 }
 
-/// Items of one length each.
+fn size(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// Items of about one length each.
 fn groups(lengths: &[u32]) -> Vec<Part> {
+    let (shortest, longest) = (lengths.first().copied().unwrap_or(0), lengths.last().copied().unwrap_or(0));
+    let step = (longest.saturating_sub(shortest) / STEPS).max(1);
     let mut groups: Vec<Part> = Vec::new();
+    let mut until = 0;
     for length in lengths {
         match groups.last_mut() {
-            Some(last) if last.length >= *length => last.items += 1,
-            Some(_) | None => groups.push(Part { items: 1, length: *length }),
+            Some(last) if *length < until => *last = Part { items: last.items + 1, length: *length },
+            Some(_) | None => {
+                until = length.saturating_add(step);
+                groups.push(Part { items: 1, length: *length });
+            }
         }
     }
     groups
@@ -106,11 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn a_part_has_to_be_worth_its_beginning() {
-        // Apart they save 2 x 56 of 192; the mean length is 27.
-        assert_eq!(into_parts(&[8, 8, 64], 4.0, 4), parts(&[(2, 8), (1, 64)]));
-        assert_eq!(into_parts(&[8, 8, 64], 4.5, 4), parts(&[(3, 64)]));
+    fn another_part_has_to_be_worth_it() {
+        // Apart they save 2 x 56.
+        assert_eq!(into_parts(&[8, 8, 64], 111.0, 4), parts(&[(2, 8), (1, 64)]));
+        assert_eq!(into_parts(&[8, 8, 64], 112.0, 4), parts(&[(3, 64)]));
         assert_eq!(into_parts(&[8, 8, 64], f64::INFINITY, 4), parts(&[(3, 64)]));
+        assert_eq!(into_parts(&[8, 8, 64], f64::NAN, 4), parts(&[(3, 64)]));
         assert_eq!(into_parts(&[8, 8, 64], 0.0, 1), parts(&[(3, 64)]));
     }
 
@@ -121,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn beginning_is_what_a_batch_of_one_takes_above_one_more() {
+    fn another_part_costs_what_a_batch_of_one_takes_above_one_more() {
         let run = |points: &[(u32, f64)]| {
             let point = |(batch, mean_us): &(u32, f64)| BatchPoint {
                 batch: *batch,
@@ -132,22 +150,22 @@ mod tests {
             };
             RunModel::from_points(&points.iter().map(point).collect::<Vec<_>>(), Moments::ZERO).unwrap()
         };
-        assert!((beginning(&run(&[(1, 30.0), (11, 130.0)]), 32) - 2.0).abs() < 1e-9);
-        assert!((beginning(&run(&[(1, 10.0), (11, 210.0)]), 32)).abs() < 1e-9);
-        assert!(beginning(&run(&[(1, 30.0)]), 32).is_infinite());
-        assert!(beginning(&run(&[(1, 30.0), (8, 30.0)]), 32).is_infinite());
-        assert!(beginning(&run(&[(1, 30.0), (8, 90.0)]), 1).is_infinite());
+        assert!((another(&run(&[(1, 30.0), (11, 130.0)]), 32) - 2.0).abs() < 1e-9);
+        assert!((another(&run(&[(1, 10.0), (11, 210.0)]), 32)).abs() < 1e-9);
+        assert!(another(&run(&[(1, 30.0)]), 32).is_infinite());
+        assert!(another(&run(&[(1, 30.0), (8, 30.0)]), 32).is_infinite());
+        assert!(another(&run(&[(1, 30.0), (8, 90.0)]), 1).is_infinite());
     }
 
     proptest! {
         #[test]
         fn nothing_is_lost_cut_off_or_dearer_than_whole(
             mut lengths in prop::collection::vec((1_u32..17).prop_map(|n| n * 8), 1..40),
-            begin in 0.0_f64..6.0,
+            another in 0.0_f64..400.0,
             most in 1_usize..5,
         ) {
             lengths.sort_unstable();
-            let parts = into_parts(&lengths, begin, most);
+            let parts = into_parts(&lengths, another, most);
             prop_assert!(!parts.is_empty() && parts.len() <= most);
             let mut rest = lengths.as_slice();
             let mut tokens = 0;
@@ -157,15 +175,11 @@ mod tests {
                 (rest, tokens) = (after, tokens + part.items * part.length);
             }
             prop_assert!(rest.is_empty());
-            let count = u32::try_from(lengths.len()).unwrap();
-            let mean = f64::from(lengths.iter().sum::<u32>()) / f64::from(count);
-            let all = |tokens: u32, parts: usize| f64::from(tokens) + begin * mean * f64::from(u32::try_from(parts).unwrap());
-            prop_assert!(all(tokens, parts.len()) <= all(count * lengths[lengths.len() - 1], 1) + 1e-6);
+            let (count, longest) = (size(lengths.len()), lengths[lengths.len() - 1]);
+            let all = |tokens: u32, parts: usize| f64::from(tokens) + another * f64::from(size(parts));
+            prop_assert!(all(tokens, parts.len()) <= all(count * longest, 1) + 1e-6);
             if most == 2 {
-                let two = |at: usize| {
-                    let short = u32::try_from(at).unwrap() * lengths[at - 1];
-                    all(short + (count - u32::try_from(at).unwrap()) * lengths[lengths.len() - 1], 2)
-                };
+                let two = |at: usize| all(size(at) * lengths[at - 1] + (count - size(at)) * longest, 2);
                 let best = (1..lengths.len()).map(two).fold(f64::INFINITY, f64::min);
                 prop_assert!(all(tokens, parts.len()) <= best + 1e-6);
             }
@@ -174,8 +188,10 @@ mod tests {
 
     #[test]
     fn many_lengths_are_no_trouble() {
-        let lengths: Vec<u32> = (1..=64).map(|n| n * 8).collect();
-        assert_eq!(into_parts(&lengths, 0.1, 4).len(), 4);
+        let lengths: Vec<u32> = (1..=1_024).map(|n| n * 32).collect();
+        let cut = into_parts(&lengths, 0.1, 4);
+        assert_eq!((cut.len(), cut.iter().map(|part| part.items).sum::<u32>()), (4, 1_024));
+        assert!(groups(&lengths).len() <= STEPS as usize + 1);
         assert_eq!(into_parts(&vec![8; 1_000], 0.1, 4), parts(&[(1_000, 8)]));
     }
 }

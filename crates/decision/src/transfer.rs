@@ -111,6 +111,7 @@ pub fn profile(
             tail: known.detail.tail,
             load_cold: known.detail.load_cold.map(|time| scaled(time, load)),
             largest: known.detail.largest.clone(),
+            length: known.detail.length,
             points: Vec::new(),
             unsteady: None,
         },

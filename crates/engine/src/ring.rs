@@ -418,9 +418,22 @@ mod tests {
     #[test]
     fn garbage_is_no_reply() {
         let (_fd, executor) = Ring::create().unwrap();
-        for head in [[9, 0, 0, 0], [2, 9, 0, 0], [2, 0, 0xff, 0xff]] {
+        for head in [[9, 0, 0, 0], [VERSION, 9, 0, 0], [VERSION, 0, 0xff, 0xff]] {
             executor.0.write(REPLIES, &head);
             assert_eq!(executor.take(0), None, "{head:?}");
+        }
+    }
+
+    #[test]
+    fn garbage_is_no_request() {
+        let parts = Parts::of(&[Part { rows: 2, length: 8 }, Part { rows: 3, length: 16 }]).unwrap();
+        let whole = encode_request(Request { variant: 3, slot: 1, parts });
+        assert_eq!(decode_request(&whole).map(|request| request.parts), Some(parts));
+        // Another version; no part, more than there may be, and more than were written; one without rows.
+        for (at, byte) in [(0, VERSION + 1), (1, 0), (1, 5), (1, 3), (12, 0)] {
+            let mut bytes = whole;
+            bytes[at] = byte;
+            assert_eq!(decode_request(&bytes), None, "{byte} at {at}");
         }
     }
 

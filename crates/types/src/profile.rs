@@ -247,6 +247,9 @@ pub struct Detail {
     /// Where memory or patience ended before the variant's own limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest: Option<Largest>,
+    /// How long the items were that were timed, where items differ in length.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length: Option<u32>,
     /// By batch size, as in [`Profile::latency`].
     pub points: Vec<PointDetail>,
     /// Its times may be another minute's: the machine was not steady meanwhile.

@@ -80,5 +80,6 @@ async fn a_text_is_read_the_same_alone_and_beside_longer_and_shorter_ones() {
         largest = batch.max(largest);
     }
     assert!(largest >= 8, "the largest batch had {largest}");
+    assert!(node.handle.tally().cut() > 0, "no batch was cut into parts");
     node.end().await;
 }

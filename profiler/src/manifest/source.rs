@@ -14,8 +14,19 @@ pub(super) enum Source {
 }
 
 /// Settings that have an option of their own; whatever else can be wrong is the adapter's.
-const OPTIONS: [(&str, &str); 4] =
-    [("labels", "--labels"), ("metric", "--metric"), ("space", "--space"), ("accuracy", "--accuracy")];
+const OPTIONS: [(&str, &str); 11] = [
+    ("labels", "--labels"),
+    ("metric", "--metric"),
+    ("space", "--space"),
+    ("accuracy", "--accuracy"),
+    ("engine", "--engine"),
+    ("threads", "--threads"),
+    ("max_batch", "--max-batch"),
+    ("optimisation", "--optimisation"),
+    ("processor", "--processor"),
+    ("gpu_memory", "--gpu-memory"),
+    ("string_bytes", "--string-bytes"),
+];
 const ADAPTER: &str = "--adapter";
 
 impl Source {

@@ -88,7 +88,8 @@ fn labels(text: &str) -> anyhow::Result<Vec<String>> {
     let Some(file) = text.strip_prefix('@') else { return Ok(text.split(',').map(plain).collect()) };
     let lines = fs::read_to_string(file)
         .map_err(|error| usage(format!("--labels: the file {file} cannot be read: {error}")))?;
-    Ok(lines.trim_end().lines().map(plain).collect())
+    // Some editors begin a file with a mark that nobody sees.
+    Ok(lines.trim_start_matches('\u{feff}').trim_end().lines().map(str::to_owned).collect())
 }
 
 impl FileOptions {
@@ -178,7 +179,7 @@ mod tests {
     fn options_say_what_a_manifest_says() {
         let folder = temp_dir("file-options").unwrap();
         let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-        fs::write(at("labels.txt"), "tench, Tinca tinca\r\ncat\n").unwrap();
+        fs::write(at("labels.txt"), "\u{feff}tench, Tinca tinca\r\ncat\n").unwrap();
         let settings = "engine = \"openvino\"\nprecision = \"int8\"\nfile = \"net.onnx\"\nmax_batch = 8\n\
                         optimisation = \"basic\"\nprocessor = \"cuda:1\"\ngpu_memory = 1048576\nstring_bytes = 512\n";
         let text = format!(

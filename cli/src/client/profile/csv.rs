@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-const COLUMNS: [&str; 57] = [
+const COLUMNS: [&str; 58] = [
     "task",
     "model",
     "model_version",
@@ -57,6 +57,7 @@ const COLUMNS: [&str; 57] = [
     "accuracy_high_ppm",
     "accuracy_samples",
     PART,
+    LENGTH,
     "accuracy_set",
     "accuracy_provenance",
     "accuracy_device_class",
@@ -74,6 +75,8 @@ const COLUMNS: [&str; 57] = [
 ];
 
 const PART: &str = "accuracy_part_of_set";
+/// Empty where items do not differ in length.
+const LENGTH: &str = "length";
 /// Empty for a steady minute.
 const UNSTEADY: [&str; 5] =
     ["unsteady_sizes", "unsteady_same_work", "unsteady_stolen", "unsteady_tries", "unsteady_left"];
@@ -81,8 +84,18 @@ const ADAPTER: &str = "adapter_sha256";
 const TOKENIZER: &str = "tokenizer_sha256";
 const LABELS: &str = "labels_sha256";
 /// Tables of before they were written have no such columns.
-const LATER: [&str; 9] =
-    [PART, ADAPTER, TOKENIZER, LABELS, UNSTEADY[0], UNSTEADY[1], UNSTEADY[2], UNSTEADY[3], UNSTEADY[4]];
+const LATER: [&str; 10] = [
+    PART,
+    LENGTH,
+    ADAPTER,
+    TOKENIZER,
+    LABELS,
+    UNSTEADY[0],
+    UNSTEADY[1],
+    UNSTEADY[2],
+    UNSTEADY[3],
+    UNSTEADY[4],
+];
 
 pub(super) fn write(file: &ProfileFile) -> String {
     let mut out = COLUMNS.join(",") + "\r\n";
@@ -162,6 +175,7 @@ fn row(entry: &ProfileEntry, point: &BatchPoint) -> Vec<String> {
         accuracy.high.ppm().to_string(),
         accuracy.samples.to_string(),
         detail.part_of_set.to_string(),
+        opt(detail.length.map(|length| length.to_string())),
         accuracy.set.clone(),
         accuracy.provenance.to_string(),
         accuracy.device_class.clone(),
@@ -374,6 +388,7 @@ impl Row<'_> {
                     tail: self.number("tail")?,
                     load_cold: self.maybe("load_cold_us")?.map(Micros),
                     largest,
+                    length: if self.at.contains_key(LENGTH) { self.maybe(LENGTH)? } else { None },
                     points: Vec::new(),
                     unsteady: self.unsteady()?,
                 },

@@ -89,6 +89,7 @@ pub(crate) mod tests {
                 tail: true,
                 load_cold: Some(Micros(300_000)),
                 largest: Some(Largest { batch: 8, why: "a batch of 16: killed".to_owned() }),
+                length: variant.starts_with('b').then_some(24),
                 points: vec![more(1), more(8)],
                 unsteady: variant.starts_with('b').then_some(Unsteady {
                     sizes: 0.225,

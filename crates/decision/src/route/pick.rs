@@ -251,7 +251,7 @@ impl Scan<'_> {
         self.bound(entry) == best.wish && wait.mean + self.mean(entry) > best.completion
     }
 
-    /// The least mean of a node's options that could fulfil the best wish there.
+    /// What an option that fulfils the best wish there takes at the least: a lower bound, as what is best and what is quickest may be two.
     fn mean(&self, entry: &RowNode) -> f64 {
         if self.query.prefer == Prefer::Accuracy { entry.top_mean } else { entry.least_mean }
     }

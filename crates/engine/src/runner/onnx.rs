@@ -203,7 +203,7 @@ fn tensor<'a>(spec: &TensorSpec, rows: u32, data: NonNull<u8>) -> ort::Result<Se
     let shape = Shape::new(std::iter::once(rows).chain(spec.shape.iter().copied()).map(i64::from));
     let (info, data) = (MemoryInfo::default(), data.as_ptr().cast());
     // SAFETY: `data` is main memory, at least as large as shape and type say (the layout was made from them) and
-    // aligned to 64 bytes. The caller holds the mapping until the run is over, and drops the tensors before it.
+    // aligned to its elements, which is all that ONNX Runtime asks for. The caller holds the mapping until the run is over, and drops the tensors before it.
     // Raw pointers all the way: no reference is made to what may not be valid for its type, such as a bool of 7.
     unsafe {
         Ok(match spec.dtype {
