@@ -405,8 +405,12 @@ impl Handle {
     }
 
     /// Waits on this thread for the one batch that runs, if it is the only one, holds a single query and is short. The
-    /// caller has nothing better to do: its client waits for just this answer.
+    /// caller has nothing better to do: its client waits for just this answer. Who tells an answer has: the next query may come of it, and
+    /// if that were waited for here its answer would bring another, one within the other until the stack is full.
     pub(crate) fn wait_if_alone(&self) {
+        if Self::is_saying() {
+            return;
+        }
         let most = self.config().wait_inline;
         let alone = {
             let batches = self.batches();

@@ -16,6 +16,7 @@ use modelless_engine::Engine;
 use modelless_store::Artefacts;
 use modelless_types::{Bytes, DeviceIx, NodeId, PlanId, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, ToNode};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -32,6 +33,11 @@ pub trait Fetch: Send + Sync {
     /// Puts an artefact where the others lie; says why not, if it cannot. `stated` is its size, where that is registered:
     /// what is of another is not taken.
     async fn fetch(&self, sha256: &str, stated: Option<Bytes>) -> Result<(), String>;
+}
+
+thread_local! {
+    /// This thread is telling the gateway something: see [`Handle::is_saying`].
+    static SAYS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The executor as others reach it. Cheap to clone.
@@ -185,13 +191,20 @@ impl Handle {
         self.0.tasks.spawn_on(task, &self.0.runtime);
     }
 
-    /// Says something to the gateway, with credit and load.
+    /// Says something to the gateway, with credit and load. One in this process may send the next query before it returns.
     pub(crate) fn say(&self, bodies: impl IntoIterator<Item = Body>) {
         let Some(gateway) = self.0.gateway.get() else { return };
         let report = self.0.driver.look(|worker, now| worker.report(now));
+        let within = SAYS.replace(true);
         for body in bodies {
             gateway.receive(self.0.node, FromNode { body, report: report.clone() });
         }
+        SAYS.set(within);
+    }
+
+    /// Whether what happens on this thread happens because the gateway was told something.
+    pub(crate) fn is_saying() -> bool {
+        SAYS.get()
     }
 
     /// Tells the gateway credit and load.

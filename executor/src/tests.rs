@@ -1,3 +1,4 @@
+mod asked_again;
 mod cancelling;
 mod cautious;
 mod cutting;
@@ -39,7 +40,7 @@ use modelless_wire::{
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -51,16 +52,21 @@ const LONG: Duration = Duration::from_secs(20);
 /// The numbers of each gateway's queries begin elsewhere.
 static GATEWAYS: AtomicU64 = AtomicU64::new(0xbeef);
 
-/// A gateway that only listens.
+/// A gateway that listens, and may ask again before it has heard the end of an answer.
 struct Ears {
     sender: mpsc::Sender<Body>,
     numbers_from: QueryNumber,
+    asks: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl GatewayLink for Ears {
     fn receive(&self, _: NodeId, frame: FromNode) {
+        let is_answer = matches!(frame.body, Body::Answer { .. });
         if !matches!(frame.body, Body::Report) {
             self.sender.try_send(frame.body).expect("room for every answer of a test");
+        }
+        if let Some(ask) = self.asks.get().filter(|_| is_answer) {
+            ask();
         }
     }
 
@@ -246,7 +252,7 @@ async fn bed_with(setup: Setup) -> Bed {
     let (service, handle): (Service, Handle) = build(config, deps).await.expect("an executor");
     let (sender, heard) = mpsc::channel(100_000);
     let numbers_from = QueryNumber(GATEWAYS.fetch_add(1, Ordering::Relaxed) << 48);
-    let gateway = Arc::new(Ears { sender, numbers_from });
+    let gateway = Arc::new(Ears { sender, numbers_from, asks: OnceLock::new() });
     handle.connect(Arc::<Ears>::clone(&gateway));
     let stop = CancellationToken::new();
     let running = stop.clone();

@@ -14,7 +14,7 @@ use modelless_types::{
 use modelless_wire::{Body, Input, NodeLink, ToNode};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -85,6 +85,7 @@ fn model(name: &str, adapter: String, variants: Vec<NewVariant>) -> NewModel {
 
 pub(super) struct Node {
     pub(super) handle: Handle,
+    pub(super) gateway: Arc<Ears>,
     pub(super) heard: mpsc::Receiver<Body>,
     pub(super) engine: Arc<ProcessEngine>,
     pub(super) task: TaskId,
@@ -171,7 +172,9 @@ impl Node {
         };
         let (service, handle) = build(Config { lanes, ..config() }, deps).await.expect("an executor");
         let (sender, heard) = mpsc::channel(1_000);
-        handle.connect(Arc::new(Ears { sender, numbers_from: modelless_types::QueryNumber(0) }));
+        let numbers_from = modelless_types::QueryNumber(0);
+        let gateway = Arc::new(Ears { sender, numbers_from, asks: OnceLock::new() });
+        handle.connect(Arc::clone(&gateway) as _);
         let stop = CancellationToken::new();
         let running = stop.clone();
         #[expect(clippy::disallowed_methods, reason = "the test awaits it in `Node::end`")]
@@ -184,16 +187,19 @@ impl Node {
             status.replicas.iter().filter(|replica| active(replica.state)).count() == variants.len()
         });
         drop(tokio::time::timeout(LONG, there).await.expect("all load in time").expect("open"));
-        Self { handle, heard, engine, task, variants, stop, service, _folder: folder }
+        Self { handle, gateway, heard, engine, task, variants, stop, service, _folder: folder }
     }
 
     /// A query that every variant may answer.
     pub(super) fn ask(&self, key: u64, input: Vec<u8>) {
+        self.handle.send(self.query(key, input));
+    }
+
+    pub(super) fn query(&self, key: u64, input: Vec<u8>) -> ToNode {
         let admits = (0..).take(self.variants.len()).collect();
         let class = Class { task: self.task, admits };
         let decoded = Bytes(input.len() as u64);
-        let frame = super::frame_of(class, key, LONG, decoded, Input::Raw(input.into()));
-        self.handle.send(ToNode::Query(Box::new(frame)));
+        ToNode::Query(Box::new(super::frame_of(class, key, LONG, decoded, Input::Raw(input.into()))))
     }
 
     pub(super) async fn hear(&mut self) -> Body {
