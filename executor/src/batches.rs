@@ -7,6 +7,7 @@ use crate::catalogue::Known;
 use crate::core::Handle;
 use crate::intake::decode;
 use crate::log::{About, keys};
+use crate::telling::is_telling;
 use modelless_adapter::{Decoded, OutputParams, PrepareError, Scratch};
 use modelless_decision::worker::{BatchId, Event, Failure, LaneIx, Outcome, Reason};
 use modelless_decision::{Correction, Moments};
@@ -405,10 +406,9 @@ impl Handle {
     }
 
     /// Waits on this thread for the one batch that runs, if it is the only one, holds a single query and is short. The
-    /// caller has nothing better to do: its client waits for just this answer. Who tells an answer has: the next query may come of it, and
-    /// if that were waited for here its answer would bring another, one within the other until the stack is full.
+    /// caller has nothing better to do: its client waits for just this answer. Who tells an answer has.
     pub(crate) fn wait_if_alone(&self) {
-        if Self::is_saying() {
+        if is_telling() {
             return;
         }
         let most = self.config().wait_inline;

@@ -8,6 +8,7 @@ use crate::history::History;
 use crate::intake::Pending;
 use crate::node::Tally;
 use crate::quarantine::Quarantine;
+use crate::telling::{self, Telling};
 use async_trait::async_trait;
 use modelless_decision::Correction;
 use modelless_decision::worker::{Action, BatchId, EVICTED, Event, LaneIx, Outcome, Worker};
@@ -16,7 +17,6 @@ use modelless_engine::Engine;
 use modelless_store::Artefacts;
 use modelless_types::{Bytes, DeviceIx, NodeId, PlanId, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, ToNode};
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -33,11 +33,6 @@ pub trait Fetch: Send + Sync {
     /// Puts an artefact where the others lie; says why not, if it cannot. `stated` is its size, where that is registered:
     /// what is of another is not taken.
     async fn fetch(&self, sha256: &str, stated: Option<Bytes>) -> Result<(), String>;
-}
-
-thread_local! {
-    /// This thread is telling the gateway something: see [`Handle::is_saying`].
-    static SAYS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The executor as others reach it. Cheap to clone.
@@ -195,16 +190,29 @@ impl Handle {
     pub(crate) fn say(&self, bodies: impl IntoIterator<Item = Body>) {
         let Some(gateway) = self.0.gateway.get() else { return };
         let report = self.0.driver.look(|worker, now| worker.report(now));
-        let within = SAYS.replace(true);
+        let telling = Telling::begin();
         for body in bodies {
             gateway.receive(self.0.node, FromNode { body, report: report.clone() });
         }
-        SAYS.set(within);
+        telling.end();
     }
 
-    /// Whether what happens on this thread happens because the gateway was told something.
-    pub(crate) fn is_saying() -> bool {
-        SAYS.get()
+    pub(crate) fn hear(&self, frame: ToNode) {
+        match frame {
+            ToNode::Query(query) => self.take_in(*query),
+            ToNode::Demand(demand) => self.demand(demand),
+            ToNode::Cancel { key } => {
+                if self.queries().remove(&key).is_some() {
+                    self.tell_cancelled(key);
+                }
+                self.feed(Event::Cancel { key });
+                self.one_less();
+            }
+            ToNode::MayReturn { key } => self.may_return(key),
+            ToNode::Pin { plan, pins } => self.pin(plan, pins),
+            ToNode::Wake { task, ordinal } => self.feed(Event::Wake { task, ordinal }),
+            ToNode::Unload { variant } => self.feed(Event::Unwanted { variant }),
+        }
     }
 
     /// Tells the gateway credit and load.
@@ -310,20 +318,8 @@ impl Handle {
 
 impl NodeLink for Handle {
     fn send(&self, frame: ToNode) {
-        match frame {
-            ToNode::Query(query) => self.take_in(*query),
-            ToNode::Demand(demand) => self.demand(demand),
-            ToNode::Cancel { key } => {
-                if self.queries().remove(&key).is_some() {
-                    self.tell_cancelled(key);
-                }
-                self.feed(Event::Cancel { key });
-                self.one_less();
-            }
-            ToNode::MayReturn { key } => self.may_return(key),
-            ToNode::Pin { plan, pins } => self.pin(plan, pins),
-            ToNode::Wake { task, ordinal } => self.feed(Event::Wake { task, ordinal }),
-            ToNode::Unload { variant } => self.feed(Event::Unwanted { variant }),
+        if let Some(frame) = telling::put_off(self, frame) {
+            self.hear(frame);
         }
     }
 

@@ -19,6 +19,7 @@ pub mod node;
 mod quarantine;
 mod residency;
 mod service;
+mod telling;
 
 pub use config::{Config, LEAST_MEMORY, LONGEST_NAME, MOST_CORES, MOST_PARTS, RemoteServer, is_name};
 pub use core::{Fetch, Handle};

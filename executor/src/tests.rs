@@ -61,11 +61,11 @@ struct Ears {
 
 impl GatewayLink for Ears {
     fn receive(&self, _: NodeId, frame: FromNode) {
-        let is_answer = matches!(frame.body, Body::Answer { .. });
+        let ends = matches!(frame.body, Body::Answer { .. } | Body::Refused { .. });
         if !matches!(frame.body, Body::Report) {
             self.sender.try_send(frame.body).expect("room for every answer of a test");
         }
-        if let Some(ask) = self.asks.get().filter(|_| is_answer) {
+        if let Some(ask) = self.asks.get().filter(|_| ends) {
             ask();
         }
     }

@@ -1,13 +1,27 @@
-//! A gateway in the same process sends its next query while it is told of an answer: that must go on for ever.
+//! A gateway in the same process sends its next query while it is told of an answer or a refusal: that must go on for ever.
 
-use super::profile;
 use super::real::{Node, Served, file};
-use modelless_types::{DType, Engine as Kind, VariantSettings};
-use modelless_wire::{Body, NodeLink as _};
+use super::{Ears, LONG, bed, distinct, frame_of, profile};
+use crate::Handle;
+use modelless_decision::query::Class;
+use modelless_types::{Bytes, DType, Engine as Kind, TaskId, VariantSettings};
+use modelless_wire::{Body, NodeLink as _, ToNode};
 use std::sync::Mutex;
 
 /// Far more than would fit onto any thread's stack one within the other.
 const QUERIES: u64 = 900;
+
+/// With each end of a query the next one is sent, on the thread that tells it.
+fn ask_again(gateway: &Ears, handle: Handle, queries: Vec<ToNode>) {
+    let left = Mutex::new(queries);
+    let ask = move || {
+        let next = left.lock().expect("nobody panicked").pop();
+        if let Some(query) = next {
+            handle.send(query);
+        }
+    };
+    assert!(gateway.asks.set(Box::new(ask)).is_ok(), "asked twice");
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queries_that_come_of_answers_are_not_waited_for_within_these() {
@@ -19,19 +33,26 @@ async fn queries_that_come_of_answers_are_not_waited_for_within_these() {
         variants: vec![(VariantSettings::new(Kind::Onnx, "fp32", 1), profile(900_000, 50.0))],
     };
     let mut node = Node::start(1, served).await;
-    let input = || [0_u8; 16].to_vec();
-    let left = Mutex::new((1..QUERIES).map(|key| node.query(key, input())).collect::<Vec<_>>());
-    let handle = node.handle.clone();
-    let ask = move || {
-        let next = left.lock().expect("nobody panicked").pop();
-        if let Some(query) = next {
-            handle.send(query);
-        }
-    };
-    assert!(node.gateway.asks.set(Box::new(ask)).is_ok());
-    node.ask(0, input());
+    let query = |key| node.query(key, vec![0; 16]);
+    ask_again(&node.gateway, node.handle.clone(), (1..QUERIES).map(query).collect());
+    node.ask(0, vec![0; 16]);
     for _ in 0..QUERIES {
         assert!(matches!(node.hear().await, Body::Answer { .. }));
     }
     node.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queries_that_come_of_refusals_are_not_refused_within_these() {
+    let mut bed = bed(None).await;
+    let unknown = |key| {
+        let class = Class { task: TaskId(77), admits: (0..1).collect() };
+        ToNode::Query(Box::new(frame_of(class, key, LONG, Bytes(8), distinct(key))))
+    };
+    ask_again(&bed.gateway, bed.handle.clone(), (1..QUERIES).map(unknown).collect());
+    bed.handle.send(unknown(0));
+    for _ in 0..QUERIES {
+        assert!(matches!(bed.heard.recv().await, Some(Body::Refused { .. })));
+    }
+    bed.end().await;
 }
