@@ -31,6 +31,7 @@ mod malformed;
 mod models;
 mod overhead;
 mod pick;
+mod placement;
 mod profile_fit;
 mod profile_time;
 pub(crate) mod record;
@@ -103,6 +104,7 @@ const MEASURES: &[&Measure] = &[
     &cluster::goodput_simulated::MEASURE,
     &simulator_speed::MEASURE,
     &decisions::MEASURE,
+    &placement::MEASURE,
 ];
 
 /// Whose short form takes over a minute, and whose behaviour another stage of the tests watches already: by their name.
