@@ -7,7 +7,7 @@ use crate::catalogue::Known;
 use crate::core::Handle;
 use crate::intake::decode;
 use crate::log::{About, keys};
-use crate::telling::is_telling;
+use crate::telling::{Telling, is_telling};
 use modelless_adapter::{Decoded, OutputParams, PrepareError, Scratch};
 use modelless_decision::worker::{BatchId, Event, Failure, LaneIx, Outcome, Reason};
 use modelless_decision::{Correction, Moments};
@@ -279,8 +279,15 @@ impl Handle {
         keys.into_iter().map(member).collect()
     }
 
-    /// Writes every member's row, then tells the machine.
-    fn write(&self, batch: BatchId, mut flight: Flight, mut slot: BatchSlot) {
+    /// Writes every member's row, then tells the machine. Who is refused meanwhile may bring another who is, whom the machine would bind
+    /// next: see `telling`.
+    fn write(&self, batch: BatchId, flight: Flight, slot: BatchSlot) {
+        let telling = Telling::begin();
+        self.write_rows(batch, flight, slot);
+        telling.end();
+    }
+
+    fn write_rows(&self, batch: BatchId, mut flight: Flight, mut slot: BatchSlot) {
         let mut dropped = Vec::new();
         // As the variant wants them first: how long the batch is depends on all of them.
         let Flight { known, members, .. } = &mut flight;

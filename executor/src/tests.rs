@@ -61,7 +61,7 @@ struct Ears {
 
 impl GatewayLink for Ears {
     fn receive(&self, _: NodeId, frame: FromNode) {
-        let ends = matches!(frame.body, Body::Answer { .. } | Body::Refused { .. });
+        let ends = matches!(frame.body, Body::Answer { .. } | Body::Refused { .. } | Body::BadInput { .. });
         if !matches!(frame.body, Body::Report) {
             self.sender.try_send(frame.body).expect("room for every answer of a test");
         }

@@ -2,8 +2,10 @@
 //!
 //! It performs what the router decides and feeds it what happens. It decides nothing itself.
 
+mod ended;
 mod receiving;
 
+use self::ended::Ended;
 use crate::access::{Caller, Gate};
 use crate::ask::Manner;
 use crate::cache::{Cache, Wish};
@@ -118,6 +120,7 @@ pub(crate) struct Core {
     /// How many were told of late.
     pub(crate) refusals: Arc<Refusals>,
     draining: AtomicBool,
+    ended: Ended,
     /// Something may have changed: look again.
     pub(crate) changed: Notify,
     /// The catalogue may have.
@@ -181,6 +184,7 @@ impl Core {
             leaving: Arc::default(),
             refusals: Arc::default(),
             draining: AtomicBool::new(false),
+            ended: Ended::default(),
             changed: Notify::new(),
             catalog_changed: AtomicBool::new(false),
             ready: watch::Sender::new(false),
@@ -554,7 +558,7 @@ impl Perform<Action> for Core {
                 let sent = Sent { at: now, node, over: to.link.connection(), expected };
                 let Some((query, input)) = self.pending.send(key, sent) else {
                     // It ended this moment: its client went away, or the node that it was taken from answered.
-                    return self.driver.feed(Event::Cancel { key }, self);
+                    return self.cancel_ended(key);
                 };
                 let first = first.map(|deadline| deadline - now);
                 let frame = QueryFrame {

@@ -83,7 +83,7 @@ fn size(n: usize) -> u32 {
 /// Items of about one length each.
 fn groups(lengths: &[u32]) -> Vec<Part> {
     let (shortest, longest) = (lengths.first().copied().unwrap_or(0), lengths.last().copied().unwrap_or(0));
-    let step = (longest.saturating_sub(shortest) / STEPS).max(1);
+    let step = longest.saturating_sub(shortest).div_ceil(STEPS).max(1);
     let mut groups: Vec<Part> = Vec::new();
     let mut until = 0;
     for length in lengths {
@@ -192,6 +192,8 @@ mod tests {
         let cut = into_parts(&lengths, 0.1, 4);
         assert_eq!((cut.len(), cut.iter().map(|part| part.items).sum::<u32>()), (4, 1_024));
         assert!(groups(&lengths).len() <= STEPS as usize + 1);
+        let odd: Vec<u32> = (1..=128).collect();
+        assert!(groups(&odd).len() <= STEPS as usize + 1, "{}", groups(&odd).len());
         assert_eq!(into_parts(&vec![8; 1_000], 0.1, 4), parts(&[(1_000, 8)]));
     }
 }

@@ -1,7 +1,7 @@
 //! A gateway in the same process sends its next query while it is told of an answer or a refusal: that must go on for ever.
 
-use super::real::{Node, Served, file};
-use super::{Ears, LONG, bed, distinct, frame_of, profile};
+use super::real::{Node, Served, file, task};
+use super::{Ears, LONG, NewTask, TaskKind, bed, distinct, frame_of, profile};
 use crate::Handle;
 use modelless_decision::query::Class;
 use modelless_types::{Bytes, DType, Engine as Kind, TaskId, VariantSettings};
@@ -55,4 +55,26 @@ async fn queries_that_come_of_refusals_are_not_refused_within_these() {
         assert!(matches!(bed.heard.recv().await, Some(Body::Refused { .. })));
     }
     bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queries_that_cannot_be_written_are_not_written_within_each_other() {
+    let task = NewTask {
+        labels: vec!["blame".into(), "praise".into()],
+        ..task("ratings", TaskKind::TextClassification)
+    };
+    let gru = ("examples/text/gru", "model.onnx");
+    let mut node = Node::reading(task, gru, 1, profile(900_000, 50.0), |tokenizer| {
+        let tokens = format!(r#"{{"tokenizer":"{tokenizer}","max":4,"truncate":false}}"#);
+        format!(r#"{{"kind":"text-classification","tokens":{tokens}}}"#)
+    })
+    .await;
+    let text = || b"more words than this model takes, which shows only when they are written".to_vec();
+    let query = |key| node.query(key, text());
+    ask_again(&node.gateway, node.handle.clone(), (1..QUERIES).map(query).collect());
+    node.ask(0, text());
+    for _ in 0..QUERIES {
+        assert!(matches!(node.hear().await, Body::BadInput { .. }));
+    }
+    node.end().await;
 }

@@ -7,7 +7,7 @@ use crate::clock;
 use crate::prompt::{StoodBack, take_short_turns};
 use crate::ring::{self, Answer, Reply, Request, Ring};
 use crate::seam::{BatchError, BatchResult, Done};
-use crate::slot::{BatchSlot, Gate, Outputs};
+use crate::slot::{BatchSlot, Gate, Outputs, SLOTS_PER_LANE};
 use modelless_types::{Bytes, VariantId};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -357,8 +357,12 @@ impl Lane {
         self.helped.store(false, Ordering::Release);
         // Replies that came meanwhile woke nobody, to whichever batches they are: so whatever is there and not finished
         // is finished now, beginning with the first and not with the one that was watched for.
+        // No more than there can be: those that come from now on wake the reader, and what comes of an answer may keep bringing others.
         let mut number = lock(&self.queue).done;
-        while self.ring.has(number) && self.finish(number) {
+        for _ in 0..SLOTS_PER_LANE {
+            if !self.ring.has(number) || !self.finish(number) {
+                break;
+            }
             number = ring::next(number);
         }
     }

@@ -15,9 +15,9 @@ pub(crate) fn run(how: &str) -> String {
                 return "nobody listens".to_owned();
             }
         },
-        // Answers that nobody asked for, as fast as they are taken.
+        // Answers that nobody asked for (behind the version of the control protocol), as fast as they are taken.
         "babble" => {
-            while rustix::io::write(std::io::stdin(), b"\x05\"Done\"").is_ok() {}
+            while rustix::io::write(std::io::stdin(), b"\x06\"Done\"").is_ok() {}
             "nobody listens".to_owned()
         }
         "threads" => {
