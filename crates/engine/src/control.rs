@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn refuses_another_version_and_what_is_no_message() {
         let (a, b) = pair().unwrap();
-        for bytes in [&b"\x01\"Done\""[..], b"\x05{", b"\x05\"Nothing\""] {
+        for bytes in [&b"\x01\"Done\""[..], b"\x06{", b"\x06\"Nothing\""] {
             rustix::io::write(&a, bytes).unwrap();
             assert!(receive::<Say>(&b).is_err(), "{bytes:?}");
         }
