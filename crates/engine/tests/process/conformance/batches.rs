@@ -70,7 +70,10 @@ pub(crate) async fn a_batch_in_parts_gives_every_item_what_is_its_own(under: Und
             assert_eq!(outputs.item(0, item), wanted, "item {item} of {lengths:?}");
         }
     }
-    assert_eq!(loaded.stretches, matches!(under.kind, Kind::Onnx | Kind::Openvino | Kind::Remote));
+    // What a server elsewhere says of open axes is its own matter.
+    if under.kind != Kind::Remote {
+        assert_eq!(loaded.stretches, under.kind != Kind::Torch);
+    }
 }
 
 /// Writes each item's strings into its room.
