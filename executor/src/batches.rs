@@ -1,7 +1,7 @@
 //! A batch from binding to its answers: prepared in its slot, run, made into answers, delivered.
 
 mod answering;
-mod parts;
+pub(crate) mod parts;
 
 use crate::catalogue::Known;
 use crate::core::Handle;

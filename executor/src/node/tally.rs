@@ -9,8 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Tally {
     batches: u64,
     queries: u64,
-    /// Batches that were cut into parts of like length.
-    cut: u64,
     crashes: u64,
     restarts: u64,
     handed_back: u64,
@@ -27,16 +25,6 @@ impl Tally {
     pub(crate) fn started(&mut self, queries: usize) {
         self.batches += 1;
         self.queries += u64::try_from(queries).unwrap_or(0);
-    }
-
-    /// A batch that is written will be run in so many parts.
-    pub(crate) fn written(&mut self, parts: usize) {
-        self.cut += u64::from(parts > 1);
-    }
-
-    #[cfg(test)]
-    pub(crate) fn cut(&self) -> u64 {
-        self.cut
     }
 
     /// A query was given back to its gateway, unstarted.
