@@ -3,7 +3,7 @@
 
 use modelless_decision::query::Class;
 use modelless_decision::route::{
-    Limit, LoadView, Made, NodeInfo, NodeIx, NodeReport, Offer, Ready, Snapshot, Table, TaskInfo, VariantInfo,
+    Limit, LoadView, NodeInfo, NodeIx, NodeReport, Offer, Ready, Snapshot, Table, TaskInfo, VariantInfo,
 };
 use modelless_decision::{Moments, Query, RunModel};
 use modelless_simulator::fixtures::{FASHION, FASHION_SPACE, fashion_mnist};
@@ -106,7 +106,7 @@ fn told(rng: &mut Rng, classes: &[Class]) -> Told {
     let queries = u32::try_from(4 + rng.below(60)).unwrap_or(4);
     let sent = (0..rng.below(6)).map(|_| Moments { mean: between(rng, 20.0, 900.0), var: 400.0 }).collect();
     let limit = Limit { queries, bytes: Bytes::from_mib(16) };
-    Told { report: Some(NodeReport { limit, wait, waits, made: Made::default() }), sent }
+    Told { report: Some(NodeReport { limit, wait, waits, ..NodeReport::default() }), sent }
 }
 
 impl Fleet {

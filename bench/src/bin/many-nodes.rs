@@ -307,7 +307,7 @@ impl Node {
         };
         let made = Made { inputs: self.handled.load(Ordering::Relaxed), at: self.clock.now() };
         let limit = Limit { queries: 8, bytes: Bytes::from_mib(16) };
-        let report = NodeReport { limit, wait, waits: Vec::new(), made };
+        let report = NodeReport { limit, wait, made, ..NodeReport::default() };
         if let Some(gateway) = self.gateway.get() {
             gateway.receive(self.id, FromNode { body, report });
         }

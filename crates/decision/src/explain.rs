@@ -236,9 +236,15 @@ impl Weigh<'_> {
             Some(Verdict::Send(Choice { node, joined, .. })) if *node == ix => *joined,
             _ => None,
         };
-        let known = || self.asked.map_or_else(general, |(class, _)| self.load.wait(self.now, class, ix));
-        let wait = joined.unwrap_or_else(known);
         let idle = node.rtt + offer.run.service();
+        // As it is routed: before those who are due later only where it would be late behind all of them.
+        let known = || {
+            let Some((class, query)) = self.asked else { return general() };
+            let behind_all = self.load.wait(self.now, class, ix);
+            let in_time = (behind_all + idle).p99() <= query.expires - self.now;
+            if in_time { behind_all } else { self.load.wait_of(self.now, class, ix, query.deadline) }
+        };
+        let wait = joined.unwrap_or_else(known);
         let total = wait + Moments::exactly(ready_in) + idle;
         let price = offer.price(node.price);
         let cost = offer.run.cost(1, price);

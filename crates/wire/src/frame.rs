@@ -22,7 +22,7 @@ use crate::lost::Nonsense;
 use bytes::Bytes as Buffer;
 use modelless_types::{Micros, QueryKey};
 
-pub(crate) const VERSION: u8 = 8;
+pub(crate) const VERSION: u8 = 9;
 pub(crate) const HEADER: usize = 16;
 /// Where the header says how long the frame waited.
 pub(crate) const WAITED: std::ops::Range<usize> = 12..16;

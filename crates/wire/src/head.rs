@@ -6,7 +6,7 @@ use crate::seam::{Answer, Demand, InputFault, QueryFrame};
 use bytes::Bytes as Buffer;
 use modelless_decision::Moments;
 use modelless_decision::query::Class;
-use modelless_decision::route::{Limit, Made, NodeReport};
+use modelless_decision::route::{Later, Limit, Made, NodeReport, STEPS, Step};
 use modelless_decision::worker::Reason;
 use modelless_types::{
     Accuracy, AppId, Bytes, CostPer1k, Micros, ModelId, Nearest, Prefer, Priority, QueryKey, Refusal,
@@ -221,11 +221,17 @@ pub(crate) struct ReportHead {
     waits: Vec<(ClassHead, MomentsHead)>,
     inputs: u64,
     made_at: u64,
+    /// When it is due from when this was made, and what is due after that, in microseconds.
+    later: Vec<(u32, u32)>,
 }
 
 impl From<&NodeReport> for ReportHead {
     fn from(report: &NodeReport) -> Self {
-        let NodeReport { limit: Limit { queries, bytes }, wait, waits, made: Made { inputs, at } } = report;
+        let NodeReport { limit: Limit { queries, bytes }, wait, waits, made: Made { inputs, at }, later } =
+            report;
+        // What is due in more than an hour is due after whoever asks.
+        let short = |time: Micros| u32::try_from(time.0).ok();
+        let step = |step: Step| Some((short(step.due)?, short(step.takes).unwrap_or(u32::MAX)));
         let told = waits.iter().take(limits::REPORT_CLASSES);
         Self {
             queries: *queries,
@@ -234,8 +240,20 @@ impl From<&NodeReport> for ReportHead {
             inputs: *inputs,
             made_at: at.0,
             waits: told.map(|(class, wait)| ((*class).into(), (*wait).into())).collect(),
+            later: later.steps().map_while(step).collect(),
         }
     }
+}
+
+/// Moments that go back and forth would say nothing.
+fn later(told: &[(u32, u32)]) -> Result<Later, Bad> {
+    let in_order = told.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 >= pair[1].1);
+    if told.len() > STEPS || !in_order || told.first().is_some_and(|first| first.0 != 0) {
+        return Err("what is due later is not told in order");
+    }
+    let step =
+        |(due, takes): &(u32, u32)| Step { due: Micros((*due).into()), takes: Micros((*takes).into()) };
+    Ok(Later::new(told.iter().map(step)))
 }
 
 impl ReportHead {
@@ -249,6 +267,7 @@ impl ReportHead {
                 .into_iter()
                 .map(|(class, wait)| Ok((class.into(), wait.moments()?)))
                 .collect::<Result<_, Bad>>()?,
+            later: later(&self.later)?,
         })
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes as Buffer;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use modelless_decision::query::Class;
-use modelless_decision::route::{Limit, Made, NodeInfo, NodeReport, Offer, Ready};
+use modelless_decision::route::{Limit, NodeInfo, NodeReport, Offer, Ready};
 use modelless_decision::{Moments, RunModel};
 use modelless_drive::{Clock, Recorder};
 use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Signed, Store};
@@ -67,7 +67,7 @@ impl FakeNode {
     pub(super) fn say(&self, body: Said) {
         let limit = Limit { queries: *self.credit.lock().unwrap(), bytes: Bytes::from_mib(64) };
         let waits = self.waits.lock().unwrap().clone();
-        let report = NodeReport { limit, wait: Moments::ZERO, waits, made: Made::default() };
+        let report = NodeReport { limit, wait: Moments::ZERO, waits, ..NodeReport::default() };
         self.gateway.get().unwrap().receive(self.id, FromNode { body, report });
     }
 

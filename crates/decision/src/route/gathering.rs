@@ -81,7 +81,7 @@ impl Gathering {
             return;
         }
         let most = snapshot.candidates(class).and_then(|all| all.entry(node)).map_or(1, |entry| entry.batch);
-        let wait = load.wait(now, class, node);
+        let wait = load.wait_of(now, class, node, query.deadline);
         let begins = now + wait.mean();
         if most > 1 && begins > now {
             self.0.insert(key, Batch { node, since: now, wait, begins, count: 1, most });

@@ -1,5 +1,6 @@
 //! What the gateway believes about the nodes' load: what they reported, and what it has sent since.
 
+use super::later::Later;
 use super::snapshot::NodeIx;
 use crate::estimate::Moments;
 use crate::query::Class;
@@ -68,6 +69,9 @@ pub struct NodeReport {
     /// When it was made.
     #[serde(default, skip_serializing_if = "Made::is_unknown")]
     pub made: Made,
+    /// What of its wait is for those who are due later than whoever asks. Nodes with several devices do not say.
+    #[serde(default, skip_serializing_if = "Later::is_untold")]
+    pub later: Later,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -131,12 +135,18 @@ pub struct LoadView {
     pub(super) nodes: Vec<NodeLoad>,
     /// `[class][node]`; rows are as long as `nodes`.
     pub(super) waits: Vec<Vec<Moments>>,
+    /// What of each node's wait is due when, as it was last told.
+    pub(super) later: Vec<Later>,
 }
 
 impl LoadView {
     /// For so many nodes, none of which has said anything yet.
     pub fn new(nodes: usize) -> Self {
-        Self { nodes: alloc::vec![NodeLoad::default(); nodes], waits: Vec::new() }
+        Self {
+            nodes: alloc::vec![NodeLoad::default(); nodes],
+            waits: Vec::new(),
+            later: alloc::vec![Later::default(); nodes],
+        }
     }
 
     fn at(&mut self, node: NodeIx) -> Option<&mut NodeLoad> {
@@ -185,6 +195,7 @@ impl LoadView {
         load.reported = now;
         load.wait = report.wait;
         let at = node.0 as usize;
+        self.later[at] = report.later;
         for row in &mut self.waits {
             row[at] = report.wait;
         }
@@ -295,5 +306,26 @@ impl LoadView {
         let Some(load) = self.nodes.get(at) else { return Moments::ZERO };
         let reported = self.waits.get(class.0 as usize).map_or(load.wait, |row| row[at]);
         reported.less(now - load.reported) + load.booked
+    }
+
+    /// The same for a query that is due then: whoever is due later there does not keep it waiting.
+    pub fn wait_of(&self, now: Time, class: ClassId, node: NodeIx, due: Time) -> Moments {
+        let at = node.0 as usize;
+        let Some(load) = self.nodes.get(at) else { return Moments::ZERO };
+        let reported = self.waits.get(class.0 as usize).map_or(load.wait, |row| row[at]);
+        let before = Moments { mean: (reported.mean - self.due_after(node, due)).max(0.0), ..reported };
+        before.less(now - load.reported) + load.booked
+    }
+
+    /// What of a node's wait is for those who are due after a query, in microseconds.
+    pub(super) fn due_after(&self, node: NodeIx, due: Time) -> f64 {
+        let at = node.0 as usize;
+        let told = self.later.get(at).zip(self.nodes.get(at));
+        told.map_or(0.0, |(later, load)| later.after(due, load.reported))
+    }
+
+    /// Whether any node has said that somebody waits there who is due later than others.
+    pub(super) fn tells_later(&self) -> bool {
+        self.later.iter().any(|later| !later.is_untold())
     }
 }

@@ -6,6 +6,7 @@
 
 mod candidates;
 mod gathering;
+mod later;
 mod load;
 mod pick;
 mod router;
@@ -15,6 +16,7 @@ mod snapshot;
 
 pub use candidates::{Candidates, Cold, Option_, RowNode};
 pub use gathering::Gathering;
+pub use later::{Later, STEPS, Step};
 pub use load::{Limit, LoadView, Made, NodeReport};
 pub(crate) use pick::mix;
 pub use pick::{Choice, Verdict, pick, pick_elsewhere};

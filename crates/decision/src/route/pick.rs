@@ -91,8 +91,16 @@ pub fn pick_elsewhere(
         return verdict;
     }
     let slack = if query.best_effort { f64::INFINITY } else { Moments::exactly(query.expires - now).mean };
-    let scan = Scan { candidates, load, class, query, now, seed, slack, not };
-    scan.resident().unwrap_or_else(|| scan.cold())
+    let scan = Scan { candidates, load, class, query, now, seed, slack, not, by: Waits::ForAll };
+    match scan.resident() {
+        // Nobody has time for it behind all who wait. Where it goes before those who are due later, one may.
+        None | Some(Verdict::Wait { .. }) if load.tells_later() => {
+            let scan = Scan { by: Waits::ForThoseBefore, ..scan };
+            scan.resident().unwrap_or_else(|| scan.cold())
+        }
+        Some(verdict) => verdict,
+        None => scan.cold(),
+    }
 }
 
 /// A batch that gathers at a node.
@@ -115,7 +123,7 @@ pub(crate) fn pick_with(
     Gathers { node, wait, count }: Gathers,
 ) -> Option<Choice> {
     let slack = if query.best_effort { f64::INFINITY } else { Moments::exactly(query.expires - now).mean };
-    let scan = Scan { candidates, load, class, query, now, seed: 0, slack, not: None };
+    let scan = Scan { candidates, load, class, query, now, seed: 0, slack, not: None, by: Waits::ForAll };
     let entry = candidates.entry(node)?;
     let mut best: Option<Best> = None;
     for (at, option) in (entry.first as usize..).zip(candidates.options_of(entry)) {
@@ -175,6 +183,17 @@ struct Scan<'a> {
     slack: f64,
     /// Gets nothing.
     not: Option<NodeIx>,
+    by: Waits,
+}
+
+/// For whom a query is taken to wait at a node.
+///
+/// Nodes are compared as if it were for all: where much waits a query would make others late, and small batches would be made of those who are due first. Only
+/// one that would have to wait here otherwise goes where those who are due later make room for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Waits {
+    ForAll,
+    ForThoseBefore,
 }
 
 /// The best so far. Better is: more of what the query prefers, then the earlier completion, then a seeded coin.
@@ -204,7 +223,8 @@ impl Scan<'_> {
                 continue;
             }
             if node.has_credit(self.now, self.query.bytes) {
-                let wait = row.map_or(node.wait, |row| row[at]).less(self.now - node.reported) + node.booked;
+                let told = self.before(entry.node, row.map_or(node.wait, |row| row[at]));
+                let wait = told.less(self.now - node.reported) + node.booked;
                 if best.as_ref().is_some_and(|best| self.later(entry, wait, best)) {
                     continue;
                 }
@@ -229,6 +249,17 @@ impl Scan<'_> {
             return Some(Verdict::Send(self.choice(&best)));
         }
         soonest.map(|service| Verdict::Wait { until: self.latest_start(service) })
+    }
+
+    /// What a node told of its wait, as far as it is the query's.
+    fn before(&self, node: NodeIx, told: Moments) -> Moments {
+        match self.by {
+            Waits::ForAll => told,
+            Waits::ForThoseBefore => {
+                let after = self.load.due_after(node, self.query.deadline);
+                Moments { mean: (told.mean - after).max(0.0), ..told }
+            }
+        }
     }
 
     fn choice(&self, best: &Best<'_>) -> Choice {

@@ -171,6 +171,18 @@ impl Queue {
         self.first(wanted, usize::MAX)
     }
 
+    /// When the last of a part of all who wait stops waiting.
+    pub(super) fn expires_at(&self, part: usize, of: usize) -> Option<Time> {
+        let last = self.expiry.len().checked_sub(1)?;
+        self.expiry.get(last * part / of).map(|(at, _)| *at)
+    }
+
+    /// How many of a class are due after a moment. What is reserved goes before all.
+    pub(super) fn due_after(&self, class: &Class, due: Time) -> usize {
+        let until = (true, due, QueryKey(u64::MAX));
+        self.classes.get(class).map_or(0, |row| row.len() - row.partition_point(|entry| entry.place <= until))
+    }
+
     /// The same of the first so many of each class.
     pub(super) fn first(
         &self,

@@ -8,7 +8,7 @@ use super::needs::Needs;
 use crate::estimate::{Correction, Moments};
 use crate::query::Class;
 use crate::replica::Signs;
-use crate::route::{Limit, Made, NodeReport, Offer, Ready};
+use crate::route::{Later, Limit, Made, NodeReport, Offer, Ready, STEPS, Step};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -163,8 +163,35 @@ impl Worker {
             limit,
             wait: least(&mut self.residency.device_ids()).unwrap_or(Moments::ZERO),
             made: Made { inputs: self.inputs, at: now },
+            later: self.due_later(now),
             waits: if many { self.queue.classes().filter_map(of_class).collect() } else { Vec::new() },
         }
+    }
+
+    /// Of what waits, how much is due after moments that divide those who wait evenly. Whose device has it is not said of several.
+    fn due_later(&self, now: Time) -> Later {
+        let mut devices = self.residency.device_ids();
+        let (Some(device), None) = (devices.next(), devices.next()) else { return Later::default() };
+        if self.queue.len() < 2 {
+            return Later::default(); // one who waits goes before or after whoever comes, which hardly matters
+        }
+        let lanes = self.lanes.iter().filter(|lane| lane.device == device).count();
+        let lanes = f64::from(u32::try_from(lanes).unwrap_or(1).max(1));
+        let each = |class: &Class| Some(self.per_query(device, class)?.mean / lanes);
+        let each: Vec<(Class, f64)> =
+            self.queue.classes().filter_map(|(class, _)| Some((*class, each(class)?))).collect();
+        let after = |due: Time| {
+            let takes = each.iter().map(|(class, each)| {
+                each * f64::from(u32::try_from(self.queue.due_after(class, due)).unwrap_or(u32::MAX))
+            });
+            Moments { mean: takes.sum(), var: 0.0 }.mean()
+        };
+        let first = Step { due: Micros::ZERO, takes: after(Time::ZERO) };
+        let moments = (1..STEPS).filter_map(|part| self.queue.expires_at(part, STEPS - 1));
+        let mut last = now;
+        let told = moments.filter(|due| core::mem::replace(&mut last, *due) < *due);
+        let steps: Vec<Step> = told.map(|due| Step { due: due - now, takes: after(due) }).collect();
+        Later::new(core::iter::once(first).chain(steps))
     }
 
     fn wait_on(&self, now: Time, device: DeviceIx) -> Moments {

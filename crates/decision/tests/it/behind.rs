@@ -2,7 +2,7 @@
 
 use crate::common::{TASK, alike, query};
 use crate::shedding::World;
-use modelless_decision::route::{Action, End, Event, Limit, Limits, Made, NodeReport, Ready, Router};
+use modelless_decision::route::{Action, End, Event, Limit, Limits, NodeReport, Ready, Router};
 use modelless_decision::{Machine, Moments};
 use modelless_types::{Bytes, Micros, NodeId, QueryKey, Refusal, Time, VariantSet};
 
@@ -103,7 +103,7 @@ fn who_gives_way_to_a_more_important_query_may_go_elsewhere() {
 
 fn report(queries: u32, wait_us: f64) -> NodeReport {
     let limit = Limit { queries, bytes: Bytes::from_mib(1) };
-    NodeReport { limit, wait: Moments { mean: wait_us, var: 0.0 }, waits: Vec::new(), made: Made::default() }
+    NodeReport { limit, wait: Moments { mean: wait_us, var: 0.0 }, ..NodeReport::default() }
 }
 
 /// So many nodes, the first the most idle, a query of 1 ms at the first.

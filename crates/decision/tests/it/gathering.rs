@@ -2,9 +2,7 @@
 
 use crate::common::{TASK, alike, query};
 use modelless_decision::explain::{Explanation, Finding, recall};
-use modelless_decision::route::{
-    Action, Did, Event, Limit, Limits, Made, NodeReport, Router, Table, Verdict,
-};
+use modelless_decision::route::{Action, Did, Event, Limit, Limits, NodeReport, Router, Table, Verdict};
 use modelless_decision::{Machine, Moments, Query, RunModel};
 use modelless_types::{
     BatchPoint, Bytes, Goals, Micros, NodeId, Prefer, QueryKey, Refusal, Time, VariantSet,
@@ -62,7 +60,7 @@ impl World {
     fn speaks(&mut self, node: u32, credit: u32, wait: f64) {
         let limit = Limit { queries: credit, bytes: Bytes::from_mib(1) };
         let wait = Moments { mean: wait, var: 0.0 };
-        let report = NodeReport { limit, wait, waits: Vec::new(), made: Made::default() };
+        let report = NodeReport { limit, wait, ..NodeReport::default() };
         self.router.handle(self.now, Event::Report { node: NodeId(node), report });
     }
 
@@ -177,7 +175,7 @@ fn nobody_follows_into_what_came_back_and_nobody_those_whom_their_node_has_no_ti
     assert_eq!(world.ask(2), [1, 1]);
     let limit = Limit { queries: 100, bytes: Bytes::from_mib(1) };
     let wait = Moments { mean: 2_000.0, var: 0.0 };
-    let report = NodeReport { limit, wait, waits: Vec::new(), made: Made::default() };
+    let report = NodeReport { limit, wait, ..NodeReport::default() };
     let why = Refusal::TooLate { waited: Micros(10) };
     let back = Event::HandedBack { key: QueryKey(2), node: NodeId(1), report, why };
     world.router.handle(world.now, back);

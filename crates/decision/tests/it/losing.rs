@@ -13,7 +13,7 @@ fn actions(router: &mut Router) -> Vec<Action> {
 
 fn report(queries: u32, wait_us: f64) -> NodeReport {
     let limit = Limit { queries, bytes: Bytes::from_mib(1) };
-    NodeReport { limit, wait: Moments { mean: wait_us, var: 0.0 }, waits: Vec::new(), made: Made::default() }
+    NodeReport { limit, wait: Moments { mean: wait_us, var: 0.0 }, ..NodeReport::default() }
 }
 
 /// Three nodes with the same variant, all of them up, with credit; the first one is the most idle, the last one the least.

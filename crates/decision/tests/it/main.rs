@@ -7,6 +7,7 @@ mod behind;
 mod binding;
 mod common;
 mod cutting;
+mod due_later;
 mod evicting;
 mod gathering;
 mod learning;

@@ -3,9 +3,7 @@
 use crate::common::{TASK, prefer, query, table};
 use modelless_decision::Moments;
 use modelless_decision::query::Class;
-use modelless_decision::route::{
-    Limit, LoadView, Made, NodeIx, NodeReport, Ready, Snapshot, Table, Verdict, pick,
-};
+use modelless_decision::route::{Limit, LoadView, NodeIx, NodeReport, Ready, Snapshot, Table, Verdict, pick};
 use modelless_types::{Bytes, Micros, NodeId, Prefer, Refusal, Time, VariantSet};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -23,7 +21,7 @@ fn node_state(classes: Vec<Class>) -> impl Strategy<Value = NodeState> {
         (0_u32..4, moments(), proptest::option::of(moments())).prop_map(move |(queries, wait, own)| {
             let limit = Limit { queries, bytes: Bytes(250) };
             let waits = own.map(|own| (classes[0], own)).into_iter().collect();
-            NodeReport { limit, wait, waits, made: Made::default() }
+            NodeReport { limit, wait, waits, ..NodeReport::default() }
         });
     (proptest::option::weighted(0.9, report), 0_u32..3, prop::bool::weighted(0.1))
         .prop_map(|(report, booked, down)| NodeState { report, booked, down })

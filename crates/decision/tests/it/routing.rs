@@ -3,7 +3,7 @@
 use crate::common::{Logged, TASK, alike, goals, nodes, query, task};
 use modelless_decision::explain::{Finding, recall};
 use modelless_decision::route::{
-    Action, Did, End, Event, Limit, Limits, Made, NodeReport, Router, Table, Verdict,
+    Action, Did, End, Event, Later, Limit, Limits, NodeReport, Router, Step as Due, Table, Verdict,
 };
 use modelless_decision::{Machine, Moments, Query, admission};
 use modelless_types::{
@@ -172,8 +172,12 @@ impl Shell {
         NodeReport {
             limit,
             wait: Moments { mean: wait, var: wait },
-            waits: Vec::new(),
-            made: Made::default(),
+            // Most of it is due in a while, some of it at once.
+            later: Later::new([
+                Due { due: Micros(0), takes: Moments { mean: wait * 0.9, var: 0.0 }.mean() },
+                Due { due: Micros(40_000), takes: Moments { mean: wait * 0.2, var: 0.0 }.mean() },
+            ]),
+            ..NodeReport::default()
         }
     }
 

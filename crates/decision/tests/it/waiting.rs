@@ -3,7 +3,7 @@
 use crate::common::{TASK, alike, query};
 use modelless_decision::query::Class;
 use modelless_decision::route::{
-    Action, End, Event, Limit, Limits, Made, NodeReport, Ready, Router, Table, VariantInfo,
+    Action, End, Event, Limit, Limits, NodeReport, Ready, Router, Table, VariantInfo,
 };
 use modelless_decision::{Machine, Moments, Query};
 use modelless_types::{Bytes, Micros, NodeId, QueryKey, Refusal, Time, VariantId, VariantSet};
@@ -12,7 +12,7 @@ const LATENCY: Micros = Micros::from_millis(50);
 
 fn report(queries: u32, wait: Moments) -> NodeReport {
     let limit = Limit { queries, bytes: Bytes::from_mib(1) };
-    NodeReport { limit, wait, waits: Vec::new(), made: Made::default() }
+    NodeReport { limit, wait, ..NodeReport::default() }
 }
 
 fn speaks(router: &mut Router, now: Time, node: u32, credit: u32, wait: Moments) -> Vec<Action> {

@@ -10,7 +10,7 @@ use crate::{
     Piece, PriceOrigin, ReplicaStatus, ToNode,
 };
 use bytes::Bytes as Buffer;
-use modelless_decision::route::{NodeInfo, Offer, Ready};
+use modelless_decision::route::{Later, NodeInfo, NodeReport, Offer, Ready, Step};
 use modelless_decision::{Correction, Coverage, Moments, RunModel};
 use modelless_types::{
     Accuracy, BatchPoint, Bytes, CostPer1k, DeviceIx, Engine, Micros, Nearest, NodeId, PlanId, PricePerHour,
@@ -303,7 +303,7 @@ fn every_refusal_that_can_be_said_is_among_the_samples() {
 fn a_cancel_is_a_header_and_a_key() {
     let frame = tell(&ToNode::Cancel { key: QueryKey(0x0102_0304) });
     let by_hand = [
-        [8, 18, 0, 0], // version, kind, stream
+        [9, 18, 0, 0], // version, kind, stream
         [8, 0, 0, 0],  // head
         [0, 0, 0, 0],  // payload
         [0, 0, 0, 0],  // waited
@@ -327,15 +327,48 @@ fn a_large_query_is_a_head_with_a_stream_and_parts_of_its_payload() {
     }
     let length = u32::try_from(head.len()).expect("small").to_le_bytes();
     let by_hand: [&[u8]; 9] = [
-        &[8, 16, 1, 0], // version, kind, the first stream
+        &[9, 16, 1, 0], // version, kind, the first stream
         &length,
         &[2, 0, 1, 0], // payload: 65,538
         &[0, 0, 0, 0], // waited
         &head,
-        &[8, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
+        &[9, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
         &vec![7; 64 << 10],
-        &[8, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
+        &[9, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
         &[7, 7],
     ];
     assert!(bytes == by_hand.concat());
+}
+
+/// Else a node with somebody who has more than an hour would lose its gateways.
+#[test]
+fn what_is_due_in_more_than_an_hour_is_told_as_due_after_all_others() {
+    let step = |due: u64, takes| Step { due: Micros(due), takes: Micros(takes) };
+    let far = u64::from(u32::MAX);
+    let heard = |steps: &[Step]| {
+        let report = NodeReport { later: Later::new(steps.iter().copied()), ..report(8) };
+        let frame = codec::from_node(&FromNode { body: Body::Report, report }).expect("small");
+        let header =
+            Header::parse(frame.head.first_chunk::<HEADER>().expect("a header")).expect("it is whole");
+        match codec::decode(&header, &frame.head[HEADER..], Buffer::new()).expect("it is read") {
+            Frame::FromNode(frame) => frame.report.later.steps().collect::<Vec<_>>(),
+            other => panic!("another frame: {other:?}"),
+        }
+    };
+    let near = [step(0, far + 9), step(5, 900)];
+    assert_eq!(heard(&[near[0], near[1], step(far + 1, 800), step(far + 2, 0)]), [step(0, far), near[1]]);
+    assert_eq!(heard(&[]), []);
+}
+
+#[test]
+fn what_is_due_later_and_told_out_of_order_is_nonsense() {
+    let told = report(8);
+    let frame = codec::from_node(&FromNode { body: Body::Report, report: told }).expect("small");
+    let header = Header::parse(frame.head.first_chunk::<HEADER>().expect("a header")).expect("it is whole");
+    let mut head = frame.head[HEADER..].to_vec();
+    // The second step's moment, 2,000 us, before the first's.
+    let at = head.windows(4).rposition(|four| four == 2_000_u32.to_le_bytes()).expect("told");
+    head[at..at + 4].copy_from_slice(&0_u32.to_le_bytes());
+    let error = codec::decode(&header, &head, Buffer::new()).expect_err("refused").to_string();
+    assert!(error.contains("in order"), "{error}");
 }

@@ -21,7 +21,7 @@ use crate::{
 use bytes::Bytes as Buffer;
 use modelless_decision::Moments;
 use modelless_decision::query::Class;
-use modelless_decision::route::{Limit, Made, NodeInfo, NodeReport};
+use modelless_decision::route::{Later, Limit, Made, NodeInfo, NodeReport, Step};
 use modelless_types::{
     AppId, Bytes, CostPer1k, Micros, ModelId, NodeId, Prefer, PricePerHour, Priority, QueryKey, QueryNumber,
     SpaceId, TaskId, TenantId, Time, VariantId, VariantSet,
@@ -249,6 +249,9 @@ fn report(queries: u32) -> NodeReport {
         wait: Moments { mean: 1_500.0, var: 2.5 },
         waits: vec![(class(3), Moments { mean: 7.0, var: 0.0 })],
         made: Made { inputs: 41, at: Time(42) },
+        later: Later::new(
+            [(0, 900), (2_000, 400)].map(|(due, takes)| Step { due: Micros(due), takes: Micros(takes) }),
+        ),
     }
 }
 

@@ -137,7 +137,7 @@ impl Worker {
         let mut made = lock(&self.made);
         (made.inputs, made.at) = (made.inputs + 1, made.at + Micros(1));
         let limit = Limit { queries, bytes: BYTES };
-        NodeReport { limit, wait: Moments::ZERO, waits: Vec::new(), made: *made }
+        NodeReport { limit, wait: Moments::ZERO, waits: Vec::new(), made: *made, ..NodeReport::default() }
     }
 
     fn say(&self, body: Body) {

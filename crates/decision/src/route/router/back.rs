@@ -161,7 +161,8 @@ impl Router {
         let Some(candidates) = self.snapshot.candidates(class) else { return false };
         let left = Moments::exactly(query.expires - now).mean;
         candidates.nodes.iter().any(|entry| {
-            let mean = self.load.wait(now, class, entry.node).mean + entry.least_mean;
+            let wait = self.load.wait_of(now, class, entry.node, query.deadline);
+            let mean = wait.mean + entry.least_mean;
             entry.node != from && self.load.trusted(now, entry.node) && (query.best_effort || mean <= left)
         })
     }

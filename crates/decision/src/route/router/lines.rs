@@ -282,7 +282,10 @@ impl Router {
         let Some(candidates) = self.snapshot.candidates(class) else { return false };
         let left = Moments::exactly(query.expires - now).mean;
         let in_time = match candidates.entry(node) {
-            Some(entry) => self.load.wait(now, class, node).mean + entry.least_mean <= left,
+            Some(entry) => {
+                let wait = self.load.wait_of(now, class, node, query.deadline);
+                wait.mean + entry.least_mean <= left
+            }
             None => true,
         };
         (query.best_effort || in_time || candidates.is_cold(node))

@@ -4,6 +4,7 @@
 //! Nothing is kept unless it is asked for. A decision that is kept takes the place of the oldest one, list and all, so that in the
 //! long run nothing is allocated for it; what it costs is a copy of how up to [`NODES`] nodes stood.
 
+use super::super::later::Later;
 use super::super::load::{LoadView, NodeLoad};
 use super::super::pick::{Choice, mix};
 use super::super::sharing::Standing;
@@ -50,6 +51,8 @@ struct SeenNode {
     load: NodeLoad,
     /// How long the query's class waits there, as it was last told.
     wait: Moments,
+    /// What of it was for those who are due later than the query.
+    later: Micros,
 }
 
 /// One decision, and what was seen when it was made.
@@ -84,6 +87,7 @@ impl Seen {
         for seen in &self.nodes {
             let at = seen.node.0 as usize;
             (load.nodes[at], row[at]) = (seen.load, seen.wait);
+            load.later[at] = Later::surely(seen.later);
         }
         if let Some(query) = &self.query {
             snapshot.intern(query.class);
@@ -184,7 +188,10 @@ impl Router {
         let stood = |node: NodeIx| {
             let at = node.0 as usize;
             let load = *self.load.nodes.get(at)?;
-            Some(SeenNode { node, load, wait: row.and_then(|row| row.get(at)).copied().unwrap_or(load.wait) })
+            let wait = row.and_then(|row| row.get(at)).copied().unwrap_or(load.wait);
+            let later = of.map_or(0.0, |(_, query)| self.load.due_after(node, query.deadline));
+            let later = Moments { mean: later, var: 0.0 }.mean();
+            Some(SeenNode { node, load, wait, later })
         };
         let sent_to = match did {
             Did::Sent { node, .. } => self.snapshot.node_ix(node),

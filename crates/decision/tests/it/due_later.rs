@@ -1,0 +1,135 @@
+//! Who is due first goes first at a node, and its gateway knows: those who are due later there keep nobody waiting who would be late behind them.
+
+use crate::common::{TASK, alike, query};
+use modelless_decision::explain::{Finding, recall};
+use modelless_decision::route::{Action, Event, Later, Limit, Limits, NodeReport, Router, STEPS, Step};
+use modelless_decision::worker::{DeviceConfig, Event as WorkerEvent, Worker, WorkerConfig, WorkerVariant};
+use modelless_decision::{Machine, Moments, Query, RunModel};
+use modelless_types::{
+    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Goals, Micros, ModelId, NodeId, PricePerHour, QueryKey,
+    Time, VariantId, VariantSet,
+};
+
+const NOW: Time = Time(1_000_000);
+
+fn only() -> VariantSet {
+    [0].into_iter().collect()
+}
+
+fn asks(key: u64, ms: u64) -> Query {
+    query(key, NOW, only(), Micros::from_millis(ms))
+}
+
+/// Nodes that answer one in 5 ms, each of which has so much to do, so much of it for those who are due after 100 ms.
+fn router(nodes: &[(u64, u64)]) -> Router {
+    let mut router = Router::new(Limits::default(), 1).remembering(10);
+    router.handle(Time(1), Event::Table(alike(u32::try_from(nodes.len()).expect("few"), 5_000.0)));
+    for (node, (wait, later)) in (1..).zip(nodes) {
+        let limit = Limit { queries: 100, bytes: Bytes::from_mib(1) };
+        let wait = Moments::exactly(Micros::from_millis(*wait));
+        let step = |due, takes| Step { due: Micros::from_millis(due), takes: Micros::from_millis(takes) };
+        let later = Later::new([step(0, *later), step(100, *later), step(300, 0)]);
+        let report = NodeReport { limit, wait, later, ..NodeReport::default() };
+        router.handle(NOW, Event::Report { node: NodeId(node), report });
+    }
+    router
+}
+
+fn sent(router: &mut Router, query: Query) -> Option<u32> {
+    router.handle(NOW, Event::Arrive(query));
+    std::iter::from_fn(|| router.poll_action()).find_map(|action| match action {
+        Action::Send { node, .. } => Some(node.0),
+        Action::Refuse { .. } | Action::MayReturn { .. } | Action::Cancel { .. } | Action::Wake { .. } => {
+            None
+        }
+    })
+}
+
+#[test]
+fn a_tight_query_goes_to_a_node_that_is_busy_with_those_who_have_time() {
+    assert_eq!(sent(&mut router(&[(90, 80)]), asks(1, 50)), Some(1), "10 ms are before it");
+    assert_eq!(sent(&mut router(&[(90, 0)]), asks(1, 50)), None, "90 ms are before it");
+    assert_eq!(sent(&mut router(&[(90, 40)]), asks(1, 50)), None, "50 ms are before it");
+}
+
+#[test]
+fn whoever_has_time_behind_all_goes_where_least_is_to_be_done() {
+    // Due first it could begin at once at the first; there it would hold up 80 ms of others.
+    assert_eq!(sent(&mut router(&[(80, 80), (20, 0)]), asks(1, 50)), Some(2));
+    assert_eq!(sent(&mut router(&[(80, 80), (60, 0)]), asks(1, 50)), Some(1), "it has no time at the second");
+}
+
+#[test]
+fn it_is_explained_as_it_was_routed() {
+    let mut router = router(&[(90, 80)]);
+    assert_eq!(sent(&mut router, asks(1, 50)), Some(1));
+    let seen = router.seen(QueryKey(1)).0.pop().expect("kept");
+    let goals = Goals { latency: Some(Micros::from_millis(50)), ..Goals::default() };
+    let (_, told) = recall(&seen, TASK, &goals);
+    let candidate = told.candidates.first().expect("one");
+    assert_eq!(candidate.finding, Finding::Chosen, "{candidate:?}");
+    assert_eq!(candidate.wait, Some(Micros::from_millis(10)), "{candidate:?}");
+}
+
+/// Takes a millisecond for each, one at a time.
+fn variant() -> WorkerVariant {
+    let point = BatchPoint { batch: 1, mean_us: 1_000.0, var_us2: 0.0, p99_us: 1_000.0, samples: 9 };
+    WorkerVariant {
+        id: VariantId(1),
+        model: ModelId(1),
+        engine: Engine::Onnx,
+        task: TASK,
+        ordinal: 0,
+        accuracy: Accuracy::ONE,
+        max_batch: 1,
+        run: RunModel::from_points(&[point], Moments::ZERO).expect("a point"),
+        memory: Bytes(10),
+        load_time: Micros(1_000),
+        threads: 1,
+        batching: None,
+        gpu: false,
+        keep: None,
+    }
+}
+
+/// A worker whose devices are all busy, where so many more wait with such bounds.
+fn busy(devices: u16, bounds_ms: &[u64]) -> Worker {
+    let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(100), price: PricePerHour(1) };
+    let devices_of = vec![device; devices.into()];
+    let mut worker = Worker::new(WorkerConfig { devices: devices_of, queue: 100, ..WorkerConfig::default() });
+    let mut feed = |event| {
+        worker.handle(NOW, event);
+        while worker.poll_action().is_some() {}
+    };
+    feed(WorkerEvent::Catalog(vec![variant()]));
+    feed(WorkerEvent::Wake { task: TASK, ordinal: 0 });
+    let (memory, took) = (Bytes(10), Micros(1_000));
+    feed(WorkerEvent::Loaded { device: DeviceIx(0), variant: VariantId(1), memory, took });
+    // Who is prepared to run is none of those who wait.
+    for (key, ms) in [10_000].iter().chain(bounds_ms).enumerate() {
+        feed(WorkerEvent::Arrive(asks(u64::try_from(key).expect("few"), *ms)));
+    }
+    worker
+}
+
+#[test]
+fn a_node_tells_how_much_is_due_after_when() {
+    let report = busy(1, &[40, 40, 40, 200, 200, 200, 200, 200]).report(NOW);
+    let takes = |due: u64| {
+        let at = |step: &Step| step.due <= Micros::from_millis(due);
+        report.later.steps().filter(at).last().map(|step| step.takes)
+    };
+    assert_eq!(takes(0), Some(Micros::from_millis(8)), "all of them: {:?}", report.later);
+    assert_eq!(takes(100), Some(Micros::from_millis(5)), "{:?}", report.later);
+    assert_eq!(takes(200), Some(Micros::ZERO), "{:?}", report.later);
+    assert!(report.later.steps().count() <= STEPS);
+    let in_order = report.later.steps().zip(report.later.steps().skip(1)).all(|(a, b)| a.due < b.due);
+    assert!(in_order, "{:?}", report.later);
+    assert!(report.wait.mean >= 8_000.0, "and it is part of what it says of its wait");
+}
+
+#[test]
+fn it_says_nothing_of_one_who_waits_nor_of_several_devices() {
+    assert!(busy(1, &[40]).report(NOW).later.is_untold());
+    assert!(busy(2, &[40, 200, 200, 200]).report(NOW).later.is_untold());
+}
