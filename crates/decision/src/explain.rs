@@ -7,6 +7,7 @@
 use crate::admission::{self, Admitted};
 use crate::estimate::Moments;
 use crate::query::Query;
+use crate::route::has_time_behind_all;
 use crate::route::{
     Choice, Did, Gathering, LoadView, NodeIx, Offer, Ready, Seen, Snapshot, TaskInfo, VariantInfo, Verdict,
     pick_elsewhere,
@@ -159,7 +160,9 @@ fn weighed(
         let goals = admission::with_defaults(goals, &info.defaults);
         let verdict = verdict.as_ref();
         let asked = asked.as_ref().map(|(class, query)| (*class, query));
-        let weigh = Weigh { snapshot, load, task: info, goals: &goals, asked, verdict, now, not };
+        let behind_all =
+            asked.is_none_or(|(class, query)| has_time_behind_all(snapshot, load, class, query, now, not));
+        let weigh = Weigh { snapshot, load, task: info, goals: &goals, asked, behind_all, verdict, now, not };
         for variant in &info.variants {
             weigh.variant(variant, &mut candidates);
         }
@@ -194,6 +197,8 @@ struct Weigh<'a> {
     goals: &'a Goals,
     /// The query, if it was let in, and the number of its class.
     asked: Option<(ClassId, &'a Query)>,
+    /// It is routed as one that waits for all who wait; else as one that goes before those who are due later.
+    behind_all: bool,
     verdict: Option<&'a Verdict>,
     now: Time,
     not: Option<NodeIx>,
@@ -237,12 +242,10 @@ impl Weigh<'_> {
             _ => None,
         };
         let idle = node.rtt + offer.run.service();
-        // As it is routed: before those who are due later only where it would be late behind all of them.
-        let known = || {
-            let Some((class, query)) = self.asked else { return general() };
-            let behind_all = self.load.wait(self.now, class, ix);
-            let in_time = (behind_all + idle).p99() <= query.expires - self.now;
-            if in_time { behind_all } else { self.load.wait_of(self.now, class, ix, query.deadline) }
+        let known = || match self.asked {
+            None => general(),
+            Some((class, _)) if self.behind_all => self.load.wait(self.now, class, ix),
+            Some((class, query)) => self.load.wait_of(self.now, class, ix, query.deadline),
         };
         let wait = joined.unwrap_or_else(known);
         let total = wait + Moments::exactly(ready_in) + idle;

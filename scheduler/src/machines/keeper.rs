@@ -75,6 +75,8 @@ pub struct Keeper {
     /// What is remembered of machines, by number.
     about: BTreeMap<MachineId, fleet::Calls>,
     seen: BTreeMap<MachineId, Time>,
+    /// Since when it leads, or does not.
+    leads_since: Time,
     listed: BTreeMap<String, List>,
     kinds: Vec<Kinds>,
     looked_at_kinds: Option<Instant>,
@@ -112,6 +114,7 @@ pub fn build(of: Machinery) -> Keeper {
         calls: Calls::default(),
         about: BTreeMap::new(),
         seen: BTreeMap::new(),
+        leads_since: Time::ZERO,
         listed: BTreeMap::new(),
         kinds: Vec::new(),
         looked_at_kinds: None,
@@ -176,6 +179,7 @@ impl Keeper {
             tracing::info!(leads, "which scheduler sees to machines changed");
             self.about.clear();
             self.seen.clear();
+            self.leads_since = self.now();
             self.listed.clear();
             self.targets = Targets::default();
         }
@@ -289,6 +293,7 @@ impl Keeper {
             foreseen: wanted.foreseen,
             failures: learnt.into_iter().map(|of| (of.pool.name, of.failures)).collect(),
             calls: self.about.clone(),
+            began: self.leads_since,
             pools,
         };
         Ok((input, start_ups))

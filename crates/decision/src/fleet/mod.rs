@@ -188,6 +188,9 @@ pub struct Input {
     pub failures: BTreeMap<String, Failures>,
     /// Calls about machines.
     pub calls: BTreeMap<MachineId, Calls>,
+    /// When this scheduler began to see to machines: it knows of no call before that.
+    #[serde(default)]
+    pub began: Time,
 }
 
 impl Input {

@@ -100,11 +100,9 @@ impl<'a> Rules<'a> {
 
     /// Whether a list is new enough to tell that a machine is not there.
     fn tells(&self, pool: &Pool, machine: &Machine, list: &List) -> bool {
-        // A request to start it that came to nothing may have been heard all the same. One that was made just before this scheduler began, which looks
-        // for the machine since then, it knows nothing of.
-        let began = self.input.seen.get(&machine.id).copied().unwrap_or(Time::ZERO);
-        let asked =
-            if machine.state == S::Asked { self.input.calls(machine.id).last.max(began) } else { Time::ZERO };
+        // A request to start it that came to nothing may have been heard all the same, and one that was made just before this scheduler began, too.
+        let called = self.input.calls(machine.id).last.max(self.input.began);
+        let asked = if machine.state == S::Asked { called } else { Time::ZERO };
         list.at >= machine.since.max(asked) + pool.settles
     }
 

@@ -79,9 +79,9 @@ fn what_is_written_down_is_asked_for_with_its_name_until_its_provider_has_it() {
     input.calls.clear();
     input.listed.insert("a".into(), List { at: at(1_060), all: Vec::new() });
     assert_eq!(steps(1_060, &input), ["1 failed", "ask a"], "nobody took it up within a minute");
-    input.seen.insert(MachineId(1), at(1_057));
+    input.began = at(1_057);
     assert_eq!(steps(1_060, &input), ["start 1"], "who began 3 s ago knows of no request before that");
-    input.seen.insert(MachineId(1), at(1_060 - SETTLES_S));
+    input.began = at(1_060 - SETTLES_S);
     assert_eq!(steps(1_060, &input), ["1 failed", "ask a"], "and now the list would have it");
 }
 

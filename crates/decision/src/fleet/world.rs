@@ -157,6 +157,7 @@ impl World {
             self.input.calls.clear();
             self.input.seen.clear();
             self.input.listed.clear();
+            self.input.began = self.time();
         }
         let lost = self.chance(self.faults.forgotten) && self.now >= self.away_until;
         if lost {

@@ -321,7 +321,8 @@ impl LoadView {
     pub(super) fn due_after(&self, node: NodeIx, due: Time) -> f64 {
         let at = node.0 as usize;
         let told = self.later.get(at).zip(self.nodes.get(at));
-        told.map_or(0.0, |(later, load)| later.after(due, load.reported))
+        // In whole microseconds, as it is remembered for explanations.
+        told.map_or(0.0, |(later, load)| libm::floor(later.after(due, load.reported)))
     }
 
     /// Whether any node has said that somebody waits there who is due later than others.

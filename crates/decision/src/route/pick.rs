@@ -94,13 +94,28 @@ pub fn pick_elsewhere(
     let scan = Scan { candidates, load, class, query, now, seed, slack, not, by: Waits::ForAll };
     match scan.resident() {
         // Nobody has time for it behind all who wait. Where it goes before those who are due later, one may.
-        None | Some(Verdict::Wait { .. }) if load.tells_later() => {
+        Some(Verdict::Wait { until }) if load.tells_later() => {
             let scan = Scan { by: Waits::ForThoseBefore, ..scan };
-            scan.resident().unwrap_or_else(|| scan.cold())
+            scan.resident().unwrap_or(Verdict::Wait { until })
         }
         Some(verdict) => verdict,
         None => scan.cold(),
     }
+}
+
+/// Whether a node has time for a query behind all who wait there, so that it is routed by that.
+pub(crate) fn has_time_behind_all(
+    snapshot: &Snapshot,
+    load: &LoadView,
+    class: ClassId,
+    query: &Query,
+    now: Time,
+    not: Option<NodeIx>,
+) -> bool {
+    let Some(candidates) = snapshot.candidates(class) else { return true };
+    let slack = if query.best_effort { f64::INFINITY } else { Moments::exactly(query.expires - now).mean };
+    let scan = Scan { candidates, load, class, query, now, seed: 0, slack, not, by: Waits::ForAll };
+    matches!(scan.resident(), Some(Verdict::Send(_)))
 }
 
 /// A batch that gathers at a node.

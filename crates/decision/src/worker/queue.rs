@@ -171,10 +171,11 @@ impl Queue {
         self.first(wanted, usize::MAX)
     }
 
-    /// When the last of a part of all who wait stops waiting.
-    pub(super) fn expires_at(&self, part: usize, of: usize) -> Option<Time> {
+    /// When the last of a part of all who wait is due, in the order in which they stop waiting.
+    pub(super) fn due_at(&self, part: usize, of: usize) -> Option<Time> {
         let last = self.expiry.len().checked_sub(1)?;
-        self.expiry.get(last * part / of).map(|(at, _)| *at)
+        let (_, key) = self.expiry.get(last * part / of)?;
+        self.get(*key).map(|waiting| waiting.query.deadline)
     }
 
     /// How many of a class are due after a moment. What is reserved goes before all.

@@ -186,10 +186,15 @@ impl Worker {
             });
             Moments { mean: takes.sum(), var: 0.0 }.mean()
         };
-        let first = Step { due: Micros::ZERO, takes: after(Time::ZERO) };
-        let moments = (1..STEPS).filter_map(|part| self.queue.expires_at(part, STEPS - 1));
+        let first = Step { due: Micros::ZERO, takes: after(now) };
+        let moments = (1..STEPS).filter_map(|part| self.queue.due_at(part, STEPS - 1));
+        // Whoever waits beyond his deadline stands behind others here, and says nothing of them.
         let mut last = now;
-        let told = moments.filter(|due| core::mem::replace(&mut last, *due) < *due);
+        let told = moments.filter(|due| {
+            let is_next = *due > last;
+            last = last.max(*due);
+            is_next
+        });
         let steps: Vec<Step> = told.map(|due| Step { due: due - now, takes: after(due) }).collect();
         Later::new(core::iter::once(first).chain(steps))
     }

@@ -1,7 +1,7 @@
 //! Who is due first goes first at a node, and its gateway knows: those who are due later there keep nobody waiting who would be late behind them.
 
 use crate::common::{TASK, alike, query};
-use modelless_decision::explain::{Finding, recall};
+use modelless_decision::explain::{Candidate, Finding, recall};
 use modelless_decision::route::{Action, Event, Later, Limit, Limits, NodeReport, Router, STEPS, Step};
 use modelless_decision::worker::{DeviceConfig, Event as WorkerEvent, Worker, WorkerConfig, WorkerVariant};
 use modelless_decision::{Machine, Moments, Query, RunModel};
@@ -69,6 +69,23 @@ fn it_is_explained_as_it_was_routed() {
     let candidate = told.candidates.first().expect("one");
     assert_eq!(candidate.finding, Finding::Chosen, "{candidate:?}");
     assert_eq!(candidate.wait, Some(Micros::from_millis(10)), "{candidate:?}");
+    // Where one has time behind all, that is what all are judged by.
+    let goals = Goals { latency: Some(Micros::from_millis(50)), ..Goals::default() };
+    let told = self::router(&[(80, 80), (20, 0)]).explain(TASK, &goals, NOW);
+    let of = |node: u32| {
+        let of = |candidate: &&Candidate| candidate.node == Some(NodeId(node));
+        let candidate = told.candidates.iter().find(of).expect("both");
+        (candidate.finding.clone(), candidate.wait)
+    };
+    assert_eq!(of(2), (Finding::Chosen, Some(Micros::from_millis(20))));
+    assert_eq!(of(1), (Finding::QueueTooLong, Some(Micros::from_millis(80))));
+}
+
+#[test]
+fn a_new_table_leaves_it_known() {
+    let mut router = router(&[(90, 80)]);
+    router.handle(NOW, Event::Table(alike(1, 5_000.0)));
+    assert_eq!(sent(&mut router, asks(1, 50)), Some(1));
 }
 
 /// Takes a millisecond for each, one at a time.
@@ -126,6 +143,35 @@ fn a_node_tells_how_much_is_due_after_when() {
     let in_order = report.later.steps().zip(report.later.steps().skip(1)).all(|(a, b)| a.due < b.due);
     assert!(in_order, "{:?}", report.later);
     assert!(report.wait.mean >= 8_000.0, "and it is part of what it says of its wait");
+}
+
+#[test]
+fn whoever_may_be_late_or_is_stands_where_he_is_due() {
+    let waiting = |worker: &mut Worker, key: u64, due: u64, expires: u64| {
+        let query = asks(key, due);
+        let expires = NOW + Micros::from_millis(expires);
+        worker.handle(NOW, WorkerEvent::Arrive(Query { expires, best_effort: true, ..query }));
+        while worker.poll_action().is_some() {}
+    };
+    // Ten are due within 50 ms, and wait for half a minute longer.
+    let mut worker = busy(1, &[]);
+    (10..20).for_each(|key| waiting(&mut worker, key, 50, 30_050));
+    let report = worker.report(NOW);
+    let after = |due: u64| {
+        let at = |step: &Step| step.due <= Micros::from_millis(due);
+        report.later.steps().filter(at).last().map(|step| step.takes)
+    };
+    assert_eq!(after(0), Some(Micros::from_millis(10)));
+    assert_eq!(after(50), Some(Micros::ZERO), "nobody is due later: {:?}", report.later);
+    // Two whose time is over are before whoever comes, and one is not.
+    let mut worker = busy(1, &[]);
+    for (key, due) in [(10, 20), (11, 40), (12, 900)] {
+        waiting(&mut worker, key, due, 30_000);
+    }
+    let report = worker.report(NOW + Micros::from_millis(100));
+    let told: Vec<Step> = report.later.steps().collect();
+    let step = |due, takes| Step { due: Micros::from_millis(due), takes: Micros::from_millis(takes) };
+    assert_eq!(told, [step(0, 1), step(800, 0)], "of three one is due after now");
 }
 
 #[test]

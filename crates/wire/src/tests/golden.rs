@@ -350,10 +350,9 @@ fn what_is_due_in_more_than_an_hour_is_told_as_due_after_all_others() {
         let frame = codec::from_node(&FromNode { body: Body::Report, report }).expect("small");
         let header =
             Header::parse(frame.head.first_chunk::<HEADER>().expect("a header")).expect("it is whole");
-        match codec::decode(&header, &frame.head[HEADER..], Buffer::new()).expect("it is read") {
-            Frame::FromNode(frame) => frame.report.later.steps().collect::<Vec<_>>(),
-            other => panic!("another frame: {other:?}"),
-        }
+        let read = codec::decode(&header, &frame.head[HEADER..], Buffer::new()).expect("it is read");
+        let Frame::FromNode(frame) = read else { panic!("another frame: {read:?}") };
+        frame.report.later.steps().collect::<Vec<_>>()
     };
     let near = [step(0, far + 9), step(5, 900)];
     assert_eq!(heard(&[near[0], near[1], step(far + 1, 800), step(far + 2, 0)]), [step(0, far), near[1]]);

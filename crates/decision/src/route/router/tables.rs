@@ -19,6 +19,7 @@ impl Router {
             let ix = NodeIx(u32::try_from(at).expect("fewer than 2^32 nodes"));
             if let Some(new) = moved(ix, &self.snapshot) {
                 self.load.nodes[new.0 as usize] = old_load.nodes[at];
+                self.load.later[new.0 as usize] = old_load.later[at];
             }
         }
         self.lines.clear();
