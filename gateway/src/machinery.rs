@@ -184,6 +184,7 @@ impl Told {
             foreseen: wanted.foreseen,
             failures: learnt.into_iter().map(|of| (of.pool.name, of.failures)).collect(),
             calls: BTreeMap::new(),
+            began: Time::ZERO,
             machines: machines.into_iter().map(ruled).collect(),
             pools,
         };
