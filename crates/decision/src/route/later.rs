@@ -19,7 +19,7 @@ pub struct Step {
     pub takes: Micros,
 }
 
-/// The same for several moments, the first of which is the present: in order, with nothing behind the last. A node that says nothing of it has none.
+/// The same for several moments, the first of which is the present, in order. A node that says nothing of it has none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Later([Step; STEPS]);
 

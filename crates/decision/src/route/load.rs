@@ -313,8 +313,12 @@ impl LoadView {
         let at = node.0 as usize;
         let Some(load) = self.nodes.get(at) else { return Moments::ZERO };
         let reported = self.waits.get(class.0 as usize).map_or(load.wait, |row| row[at]);
-        let before = Moments { mean: (reported.mean - self.due_after(node, due)).max(0.0), ..reported };
-        before.less(now - load.reported) + load.booked
+        self.before(node, reported, due).less(now - load.reported) + load.booked
+    }
+
+    /// What a node told of its wait, without what is for those who are due after a query.
+    pub(super) fn before(&self, node: NodeIx, told: Moments, due: Time) -> Moments {
+        Moments { mean: (told.mean - self.due_after(node, due)).max(0.0), ..told }
     }
 
     /// What of a node's wait is for those who are due after a query, in microseconds.

@@ -90,7 +90,7 @@ pub fn pick_elsewhere(
     {
         return verdict;
     }
-    let slack = if query.best_effort { f64::INFINITY } else { Moments::exactly(query.expires - now).mean };
+    let slack = slack(query, now);
     let scan = Scan { candidates, load, class, query, now, seed, slack, not, by: Waits::ForAll };
     match scan.resident() {
         // Nobody has time for it behind all who wait. Where it goes before those who are due later, one may.
@@ -113,9 +113,14 @@ pub(crate) fn has_time_behind_all(
     not: Option<NodeIx>,
 ) -> bool {
     let Some(candidates) = snapshot.candidates(class) else { return true };
-    let slack = if query.best_effort { f64::INFINITY } else { Moments::exactly(query.expires - now).mean };
+    let slack = slack(query, now);
     let scan = Scan { candidates, load, class, query, now, seed: 0, slack, not, by: Waits::ForAll };
     matches!(scan.resident(), Some(Verdict::Send(_)))
+}
+
+/// What a query has left, in microseconds.
+fn slack(query: &Query, now: Time) -> f64 {
+    if query.best_effort { f64::INFINITY } else { Moments::exactly(query.expires - now).mean }
 }
 
 /// A batch that gathers at a node.
@@ -137,7 +142,7 @@ pub(crate) fn pick_with(
     now: Time,
     Gathers { node, wait, count }: Gathers,
 ) -> Option<Choice> {
-    let slack = if query.best_effort { f64::INFINITY } else { Moments::exactly(query.expires - now).mean };
+    let slack = slack(query, now);
     let scan = Scan { candidates, load, class, query, now, seed: 0, slack, not: None, by: Waits::ForAll };
     let entry = candidates.entry(node)?;
     let mut best: Option<Best> = None;
@@ -238,7 +243,11 @@ impl Scan<'_> {
                 continue;
             }
             if node.has_credit(self.now, self.query.bytes) {
-                let told = self.before(entry.node, row.map_or(node.wait, |row| row[at]));
+                let told = row.map_or(node.wait, |row| row[at]);
+                let told = match self.by {
+                    Waits::ForAll => told,
+                    Waits::ForThoseBefore => self.load.before(entry.node, told, self.query.deadline),
+                };
                 let wait = told.less(self.now - node.reported) + node.booked;
                 if best.as_ref().is_some_and(|best| self.later(entry, wait, best)) {
                     continue;
@@ -264,17 +273,6 @@ impl Scan<'_> {
             return Some(Verdict::Send(self.choice(&best)));
         }
         soonest.map(|service| Verdict::Wait { until: self.latest_start(service) })
-    }
-
-    /// What a node told of its wait, as far as it is the query's.
-    fn before(&self, node: NodeIx, told: Moments) -> Moments {
-        match self.by {
-            Waits::ForAll => told,
-            Waits::ForThoseBefore => {
-                let after = self.load.due_after(node, self.query.deadline);
-                Moments { mean: (told.mean - after).max(0.0), ..told }
-            }
-        }
     }
 
     fn choice(&self, best: &Best<'_>) -> Choice {

@@ -1,13 +1,13 @@
 //! The rule of each way of batching, in situations small enough to foresee.
 
-use crate::common::{TASK, query};
+use crate::common::{TASK, query, worker_variant};
 use modelless_decision::worker::{
     Action, BatchId, DeviceConfig, Event, Foresight, Outcome, Worker, WorkerConfig, WorkerVariant,
 };
 use modelless_decision::{Machine, Moments, Query, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Batching, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, Priority,
-    QueryKey, Refusal, Time, VariantId, VariantSet,
+    BatchPoint, Batching, Bytes, DeviceIx, Micros, PricePerHour, Priority, QueryKey, Refusal, Time,
+    VariantSet,
 };
 
 struct World {
@@ -34,20 +34,8 @@ impl World {
         };
         let points: Vec<BatchPoint> = points.iter().map(point).collect();
         let variant = WorkerVariant {
-            id: VariantId(0),
-            model: ModelId(0),
-            engine: Engine::Onnx,
-            task: TASK,
-            ordinal: 0,
-            accuracy: Accuracy::ONE,
             max_batch: 8,
-            run: RunModel::from_points(&points, Moments::ZERO).expect("points"),
-            memory: Bytes(10),
-            load_time: Micros(1_000),
-            threads: 1,
-            batching: None,
-            gpu: false,
-            keep: None,
+            ..worker_variant(0, RunModel::from_points(&points, Moments::ZERO).expect("points"))
         };
         let mut world = Self { worker, now: Time(1_000_000) };
         let (device, variant_id) = (DeviceIx(0), variant.id);

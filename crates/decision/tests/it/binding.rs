@@ -1,6 +1,6 @@
 //! The worker in situations small enough to foresee.
 
-use crate::common::{TASK, query};
+use crate::common::{TASK, query, worker_variant};
 use modelless_decision::query::Query;
 use modelless_decision::worker::{
     Action, BatchId, DeviceConfig, Event, Failure, Foresight, Outcome, Reason, Worker, WorkerConfig,
@@ -8,8 +8,8 @@ use modelless_decision::worker::{
 };
 use modelless_decision::{Machine, Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, CostPer1k, DeviceIx, Engine, Micros, ModelId, Prefer, PricePerHour,
-    Priority, QueryKey, Time, VariantId, VariantSet,
+    Accuracy, BatchPoint, Bytes, CostPer1k, DeviceIx, Micros, ModelId, Prefer, PricePerHour, Priority,
+    QueryKey, Time, VariantId, VariantSet,
 };
 
 const DEVICE: DeviceIx = DeviceIx(0);
@@ -20,20 +20,9 @@ fn variant(at: u8, one_us: f64) -> WorkerVariant {
         |batch: u32, mean_us: f64| BatchPoint { batch, mean_us, var_us2: 0.0, p99_us: mean_us, samples: 1 };
     let points = [point(1, one_us), point(4, 2.0 * one_us)];
     WorkerVariant {
-        id: VariantId(u32::from(at)),
-        model: ModelId(u32::from(at)),
-        engine: Engine::Onnx,
-        task: TASK,
-        ordinal: at,
         accuracy: Accuracy::from_ppm(800_000 + 50_000 * u32::from(at)).expect("below one"),
         max_batch: 4,
-        run: RunModel::from_points(&points, Moments::ZERO).expect("two points"),
-        memory: Bytes(10),
-        load_time: Micros(1_000),
-        threads: 1,
-        batching: None,
-        gpu: false,
-        keep: None,
+        ..worker_variant(at, RunModel::from_points(&points, Moments::ZERO).expect("two points"))
     }
 }
 

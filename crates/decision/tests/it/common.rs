@@ -2,9 +2,10 @@
 
 use modelless_decision::query::Class;
 use modelless_decision::route::{NodeInfo, Offer, Ready, Table, TaskInfo, VariantInfo};
+use modelless_decision::worker::WorkerVariant;
 use modelless_decision::{Machine, Moments, Query, RunModel};
 use modelless_types::{
-    Accuracy, AppId, BatchPoint, Bytes, CostPer1k, Fallback, Goals, Micros, ModelId, NodeId, Prefer,
+    Accuracy, AppId, BatchPoint, Bytes, CostPer1k, Engine, Fallback, Goals, Micros, ModelId, NodeId, Prefer,
     PricePerHour, Priority, QueryKey, SpaceId, TaskId, TenantId, Time, VariantId, VariantSet,
 };
 use proptest::prelude::*;
@@ -219,4 +220,24 @@ pub(crate) fn alike(nodes: u32, mean_us: f64) -> Table {
     let node =
         |id| NodeInfo { id: NodeId(id), rtt: Moments::ZERO, price: PricePerHour(1), offers: offers.clone() };
     Table { tasks: vec![task], nodes: (1..=nodes).map(node).collect() }
+}
+
+/// A variant as a worker knows it, in memory as soon as it is wanted: number `at` of its task, which answers one at a time.
+pub(crate) fn worker_variant(at: u8, run: RunModel) -> WorkerVariant {
+    WorkerVariant {
+        id: VariantId(at.into()),
+        model: ModelId(at.into()),
+        engine: Engine::Onnx,
+        task: TASK,
+        ordinal: at,
+        accuracy: Accuracy::ONE,
+        max_batch: 1,
+        run,
+        memory: Bytes(10),
+        load_time: Micros(1_000),
+        threads: 1,
+        batching: None,
+        gpu: false,
+        keep: None,
+    }
 }

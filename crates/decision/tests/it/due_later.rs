@@ -1,13 +1,13 @@
 //! Who is due first goes first at a node, and its gateway knows: those who are due later there keep nobody waiting who would be late behind them.
 
-use crate::common::{TASK, alike, query};
+use crate::common::{TASK, alike, query, worker_variant};
 use modelless_decision::explain::{Candidate, Finding, recall};
 use modelless_decision::route::{Action, Event, Later, Limit, Limits, NodeReport, Router, STEPS, Step};
 use modelless_decision::worker::{DeviceConfig, Event as WorkerEvent, Worker, WorkerConfig, WorkerVariant};
 use modelless_decision::{Machine, Moments, Query, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Goals, Micros, ModelId, NodeId, PricePerHour, QueryKey,
-    Time, VariantId, VariantSet,
+    BatchPoint, Bytes, DeviceIx, Goals, Micros, NodeId, PricePerHour, Priority, QueryKey, Time, VariantId,
+    VariantSet,
 };
 
 const NOW: Time = Time(1_000_000);
@@ -91,22 +91,7 @@ fn a_new_table_leaves_it_known() {
 /// Takes a millisecond for each, one at a time.
 fn variant() -> WorkerVariant {
     let point = BatchPoint { batch: 1, mean_us: 1_000.0, var_us2: 0.0, p99_us: 1_000.0, samples: 9 };
-    WorkerVariant {
-        id: VariantId(1),
-        model: ModelId(1),
-        engine: Engine::Onnx,
-        task: TASK,
-        ordinal: 0,
-        accuracy: Accuracy::ONE,
-        max_batch: 1,
-        run: RunModel::from_points(&[point], Moments::ZERO).expect("a point"),
-        memory: Bytes(10),
-        load_time: Micros(1_000),
-        threads: 1,
-        batching: None,
-        gpu: false,
-        keep: None,
-    }
+    worker_variant(0, RunModel::from_points(&[point], Moments::ZERO).expect("a point"))
 }
 
 /// A worker whose devices are all busy, where so many more wait with such bounds.
@@ -121,7 +106,7 @@ fn busy(devices: u16, bounds_ms: &[u64]) -> Worker {
     feed(WorkerEvent::Catalog(vec![variant()]));
     feed(WorkerEvent::Wake { task: TASK, ordinal: 0 });
     let (memory, took) = (Bytes(10), Micros(1_000));
-    feed(WorkerEvent::Loaded { device: DeviceIx(0), variant: VariantId(1), memory, took });
+    feed(WorkerEvent::Loaded { device: DeviceIx(0), variant: VariantId(0), memory, took });
     // Who is prepared to run is none of those who wait.
     for (key, ms) in [10_000].iter().chain(bounds_ms).enumerate() {
         feed(WorkerEvent::Arrive(asks(u64::try_from(key).expect("few"), *ms)));
@@ -140,7 +125,8 @@ fn a_node_tells_how_much_is_due_after_when() {
     assert_eq!(takes(100), Some(Micros::from_millis(5)), "{:?}", report.later);
     assert_eq!(takes(200), Some(Micros::ZERO), "{:?}", report.later);
     assert!(report.later.steps().count() <= STEPS);
-    let in_order = report.later.steps().zip(report.later.steps().skip(1)).all(|(a, b)| a.due < b.due);
+    let told: Vec<Step> = report.later.steps().collect();
+    let in_order = told.windows(2).all(|pair| pair[0].due < pair[1].due);
     assert!(in_order, "{:?}", report.later);
     assert!(report.wait.mean >= 8_000.0, "and it is part of what it says of its wait");
 }
@@ -172,6 +158,20 @@ fn whoever_may_be_late_or_is_stands_where_he_is_due() {
     let told: Vec<Step> = report.later.steps().collect();
     let step = |due, takes| Step { due: Micros::from_millis(due), takes: Micros::from_millis(takes) };
     assert_eq!(told, [step(0, 1), step(800, 0)], "of three one is due after now");
+}
+
+#[test]
+fn whoever_has_something_reserved_is_before_all_however_late_he_is_due() {
+    let told = |priority: Priority| {
+        let mut worker = busy(1, &[40, 40]);
+        for key in 10..14 {
+            worker.handle(NOW, WorkerEvent::Arrive(Query { priority, ..asks(key, 500) }));
+            while worker.poll_action().is_some() {}
+        }
+        worker.report(NOW).later.steps().next().map(|step| step.takes)
+    };
+    assert_eq!(told(Priority::default()), Some(Micros::from_millis(6)));
+    assert_eq!(told(Priority::RESERVED), Some(Micros::from_millis(2)), "the two others");
 }
 
 #[test]

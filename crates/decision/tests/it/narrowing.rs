@@ -1,14 +1,12 @@
 //! Fewer lanes side by side while something slows them down: what the worker does of what `narrow` decides.
 
-use crate::common::{TASK, query};
+use crate::common::{query, worker_variant};
 use modelless_decision::replica::Host;
 use modelless_decision::worker::{
     Action, BatchId, DeviceConfig, Event, LaneIx, Outcome, Worker, WorkerConfig, WorkerVariant,
 };
 use modelless_decision::{Machine, Moments, RunModel};
-use modelless_types::{
-    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, Time, VariantId,
-};
+use modelless_types::{BatchPoint, Bytes, DeviceIx, Micros, PricePerHour, Time, VariantId};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,20 +42,8 @@ fn variant() -> WorkerVariant {
     let mean_us = Moments::exactly(EACH).mean;
     let point = BatchPoint { batch: 1, mean_us, var_us2: 0.0, p99_us: mean_us, samples: 1 };
     WorkerVariant {
-        id: VariantId(0),
-        model: ModelId(0),
-        engine: Engine::Onnx,
-        task: TASK,
-        ordinal: 0,
-        accuracy: Accuracy::ONE,
-        max_batch: 1,
-        run: RunModel::from_points(&[point], Moments::ZERO).expect("a point"),
         memory: Bytes(1),
-        load_time: Micros(1_000),
-        threads: 1,
-        batching: None,
-        gpu: false,
-        keep: None,
+        ..worker_variant(0, RunModel::from_points(&[point], Moments::ZERO).expect("a point"))
     }
 }
 

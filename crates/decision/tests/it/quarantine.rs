@@ -1,6 +1,6 @@
 //! What follows a crash.
 
-use crate::common::{TASK, query};
+use crate::common::{query, worker_variant};
 use modelless_decision::worker::{
     Action, BatchId, DeviceConfig, Event, Failure, Outcome, Worker, WorkerConfig, WorkerVariant,
 };
@@ -24,19 +24,8 @@ fn variant() -> WorkerVariant {
     let point = |batch| BatchPoint { batch, mean_us: 100.0, var_us2: 0.0, p99_us: 100.0, samples: 1 };
     WorkerVariant {
         id: VARIANT,
-        model: ModelId(0),
-        engine: Engine::Onnx,
-        task: TASK,
-        ordinal: 0,
-        accuracy: Accuracy::ONE,
         max_batch: 8,
-        run: RunModel::from_points(&[point(1), point(8)], Moments::ZERO).expect("points"),
-        memory: Bytes(10),
-        load_time: Micros(1_000),
-        threads: 1,
-        batching: None,
-        gpu: false,
-        keep: None,
+        ..worker_variant(0, RunModel::from_points(&[point(1), point(8)], Moments::ZERO).expect("points"))
     }
 }
 

@@ -1,15 +1,15 @@
 //! How the applications of a task share devices' time when more is asked than can be answered: a router and real workers, driven
 //! together in virtual time.
 
-use crate::common::{TASK, query};
+use crate::common::{TASK, query, worker_variant};
 use modelless_decision::route::{
     Action, Did, End, Event, Limits, NodeInfo, NodeReport, Router, Said, Table, TaskInfo, VariantInfo,
 };
 use modelless_decision::worker::{self, BatchId, DeviceConfig, Worker, WorkerConfig, WorkerVariant};
 use modelless_decision::{Machine, Moments, Query, RunModel};
 use modelless_types::{
-    Accuracy, AppId, BatchPoint, Bytes, DeviceIx, Engine, Goals, Micros, ModelId, NodeId, PricePerHour,
-    Priority, QueryKey, Share, SpaceId, Time, VariantId,
+    Accuracy, AppId, BatchPoint, Bytes, DeviceIx, Goals, Micros, ModelId, NodeId, PricePerHour, Priority,
+    QueryKey, Share, SpaceId, Time, VariantId,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
@@ -37,18 +37,9 @@ fn variant() -> WorkerVariant {
     WorkerVariant {
         id: VariantId(1),
         model: ModelId(1),
-        engine: Engine::Onnx,
-        task: TASK,
-        ordinal: 0,
-        accuracy: Accuracy::ONE,
         max_batch: LARGEST,
-        run: run_model(),
         memory: Bytes(1),
-        load_time: Micros(1_000),
-        threads: 1,
-        batching: None,
-        gpu: false,
-        keep: None,
+        ..worker_variant(0, run_model())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Batches that run far too long, and what their lanes do meanwhile.
 
-use crate::common::{TASK, query};
+use crate::common::{TASK, query, worker_variant};
 use modelless_decision::worker::{
     Action, BatchId, DeviceConfig, Event, Failure, LaneIx, Outcome, Worker, WorkerConfig, WorkerVariant,
 };
@@ -18,20 +18,8 @@ const FAR: Micros = Micros::from_secs(60);
 pub(crate) fn variant(at: u8, one_us: f64) -> WorkerVariant {
     let point = |batch: u32| BatchPoint { batch, mean_us: one_us, var_us2: 0.0, p99_us: one_us, samples: 1 };
     WorkerVariant {
-        id: VariantId(u32::from(at)),
-        model: ModelId(u32::from(at)),
-        engine: Engine::Onnx,
-        task: TASK,
-        ordinal: at,
         accuracy: Accuracy::from_ppm(800_000).expect("below one"),
-        max_batch: 1,
-        run: RunModel::from_points(&[point(1)], Moments::ZERO).expect("a point"),
-        memory: Bytes(10),
-        load_time: Micros(1_000),
-        threads: 1,
-        batching: None,
-        gpu: false,
-        keep: None,
+        ..worker_variant(at, RunModel::from_points(&[point(1)], Moments::ZERO).expect("a point"))
     }
 }
 
