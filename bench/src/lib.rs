@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
 pub mod balancer;
+pub mod bare;
 pub mod cluster;
 pub mod node;
 pub mod open;

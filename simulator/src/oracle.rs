@@ -7,11 +7,14 @@
 //!
 //! Run times are drawn about their means, so over a short run luck may beat the bound by a little.
 
+mod charged;
+
 use crate::Error;
 use crate::known::Catalog;
 use crate::scenario::Scenario;
 use crate::simplex::Programme;
 use crate::workload::Source;
+use charged::Presence;
 use modelless_decision::Moments;
 use modelless_decision::admission;
 use modelless_decision::hire::best_rate;
@@ -26,6 +29,9 @@ use std::collections::BTreeMap;
 pub struct Fluid {
     /// At least this share of queries is late or refused.
     pub violations: f64,
+    /// The same where machines that come and go are asked for no earlier than what comes needs them: with their start and a load charged.
+    #[serde(default)]
+    pub charged: f64,
     /// At most so many a second can be served, of the scenario's mix.
     pub capacity: f64,
     /// At least this is paid for a million answers in time, were machines rented by the lane and the second. `None` if nothing
@@ -43,6 +49,8 @@ struct Group {
 /// Lanes that are alike.
 struct Lanes {
     node: usize,
+    /// All of them, and how many lanes each has.
+    nodes: Vec<(usize, f64)>,
     count: f64,
     usd_per_second: f64,
 }
@@ -98,9 +106,8 @@ struct Case {
 }
 
 impl Case {
-    fn new(scenario: &Scenario) -> Self {
-        let known = Catalog::new(scenario);
-        let snapshot = everything_ready(scenario, &known);
+    fn new(scenario: &Scenario, known: &Catalog<'_>) -> Self {
+        let snapshot = everything_ready(scenario, known);
         let mut lanes: Vec<(String, PricePerHour, Lanes)> = Vec::new();
         for (node, spec) in scenario.nodes.iter().enumerate() {
             for device in &spec.worker.devices {
@@ -110,9 +117,12 @@ impl Case {
                 };
                 if let Some((.., alike)) = lanes.iter_mut().find(alike) {
                     alike.count += count;
+                    alike.nodes.push((node, count));
                 } else {
                     let usd_per_second = device.price.as_usd() / 3_600.0;
-                    lanes.push((spec.class.clone(), device.price, Lanes { node, count, usd_per_second }));
+                    let nodes = vec![(node, count)];
+                    let first = Lanes { node, nodes, count, usd_per_second };
+                    lanes.push((spec.class.clone(), device.price, first));
                 }
             }
         }
@@ -140,7 +150,7 @@ impl Case {
     }
 
     /// How much of each group is served by each kind of lane at best, first as much, then as cheaply as possible.
-    fn serve(&self, counts: &[f64], seconds: f64) -> Vec<f64> {
+    fn serve(&self, counts: &[f64], lane_seconds: &[f64]) -> Vec<f64> {
         let price =
             |group: usize, lanes: usize| self.lanes[lanes].usd_per_second / self.groups[group].rates[lanes];
         let pairs = || {
@@ -158,12 +168,38 @@ impl Case {
             let sum = pairs().filter(|(group, _)| *group == g).map(|(_, l)| (self.variable(g, l), 1.0));
             programme.at_most(sum.collect(), *count);
         }
-        for (l, lanes) in self.lanes.iter().enumerate() {
+        for (l, seconds) in lane_seconds.iter().enumerate() {
             let busy = pairs().filter(|(_, lanes)| *lanes == l);
             let busy = busy.map(|(g, _)| (self.variable(g, l), 1.0 / self.groups[g].rates[l]));
-            programme.at_most(busy.collect(), lanes.count * seconds);
+            programme.at_most(busy.collect(), *seconds);
         }
         programme.solve()
+    }
+
+    /// How many are lost whoever decides, with lanes that are there when `presence` says: the most that stretches of any length tell.
+    fn most_lost(
+        &self,
+        scenario: &Scenario,
+        presence: &Presence,
+        counts: &impl Fn(u64, u64) -> Vec<f64>,
+    ) -> f64 {
+        let mut most_lost: f64 = 0.0;
+        for times in [2, 8, 32, 128, u64::MAX] {
+            let length = self.longest.0.saturating_mul(times).clamp(1, scenario.duration.0.max(1));
+            let stretches = scenario.duration.0.div_ceil(length);
+            // Stretches that are shorter than a hundredth of a long run tell little and take long.
+            if stretches > 2_000 {
+                continue;
+            }
+            let lost = (0..stretches).map(|n| {
+                let (from, to) = (n * length, (n + 1) * length);
+                let came = counts(from, to);
+                let served = self.serve(&came, &presence.lane_seconds(from, to + self.longest.0));
+                (came.iter().sum::<f64>() - served.iter().sum::<f64>()).max(0.0)
+            });
+            most_lost = most_lost.max(lost.sum());
+        }
+        most_lost
     }
 
     /// By which factor arrivals in these proportions could grow at most.
@@ -190,7 +226,8 @@ impl Case {
 /// The bounds of a scenario, with the arrivals that a seed gives it.
 pub fn fluid(scenario: &Scenario, seed: u64) -> Result<Fluid, Error> {
     scenario.check().map_err(Error::Scenario)?;
-    let case = Case::new(scenario);
+    let known = Catalog::new(scenario);
+    let case = Case::new(scenario, &known);
     let arrivals: Vec<Vec<Micros>> = Source::all(scenario, seed);
     let offered: usize = arrivals.iter().map(Vec::len).sum();
     let counts = |from: u64, to: u64| -> Vec<f64> {
@@ -200,27 +237,20 @@ pub fn fluid(scenario: &Scenario, seed: u64) -> Result<Fluid, Error> {
         let of = |group: &Group| group.streams.iter().map(|at| within(&arrivals[*at])).sum::<usize>();
         case.groups.iter().map(|group| float(of(group) as u64)).collect()
     };
-    let seconds = |us: u64| float(us) / 1e6;
-    let mut most_lost: f64 = 0.0;
-    for times in [2, 8, 32, 128, u64::MAX] {
-        let length = case.longest.0.saturating_mul(times).clamp(1, scenario.duration.0.max(1));
-        let stretches = scenario.duration.0.div_ceil(length);
-        // Stretches that are shorter than a hundredth of a long run tell little and take long.
-        if stretches > 2_000 {
-            continue;
-        }
-        let lost = (0..stretches).map(|n| {
-            let came = counts(n * length, (n + 1) * length);
-            let served: f64 = case.serve(&came, seconds(length + case.longest.0)).iter().sum();
-            (came.iter().sum::<f64>() - served).max(0.0)
-        });
-        most_lost = most_lost.max(lost.sum());
-    }
+    let always = Presence::always(&case.lanes);
+    let most_lost = case.most_lost(scenario, &always, &counts);
+    let most_lost_charged = if scenario.nodes.iter().any(|node| node.rented.is_some()) {
+        let charged = Presence::charged(scenario, &known, (&case.lanes, &case.groups), counts);
+        case.most_lost(scenario, &charged, &counts)
+    } else {
+        most_lost
+    };
     let all = counts(0, u64::MAX);
     let admitted: f64 = all.iter().sum();
     let never = float(offered as u64) - admitted;
-    let rates: Vec<f64> = all.iter().map(|n| n / seconds(scenario.duration.0.max(1))).collect();
-    let served = case.serve(&all, seconds(scenario.duration.0 + case.longest.0));
+    let rates: Vec<f64> = all.iter().map(|n| n / (float(scenario.duration.0.max(1)) / 1e6)).collect();
+    let whole = always.lane_seconds(0, scenario.duration.0 + case.longest.0);
+    let served = case.serve(&all, &whole);
     let usd: f64 = served
         .iter()
         .enumerate()
@@ -231,8 +261,10 @@ pub fn fluid(scenario: &Scenario, seed: u64) -> Result<Fluid, Error> {
         })
         .sum();
     let answers: f64 = served.iter().sum();
+    let share = |lost: f64| if offered == 0 { 0.0 } else { (never + lost) / float(offered as u64) };
     Ok(Fluid {
-        violations: if offered == 0 { 0.0 } else { (never + most_lost) / float(offered as u64) },
+        violations: share(most_lost),
+        charged: share(most_lost_charged),
         capacity: if admitted > 0.0 { case.headroom(&rates) * rates.iter().sum::<f64>() } else { 0.0 },
         usd_per_million: (answers > 0.0).then(|| usd / answers * 1e6),
     })
@@ -251,7 +283,7 @@ mod tests {
     use modelless_types::{Bytes, Goals};
 
     /// One model that takes 1 ms a query whatever the batch, on two lanes: 2,000 a second.
-    fn world(arrivals: Vec<Micros>, bound_ms: u64) -> Scenario {
+    pub(super) fn world(arrivals: Vec<Micros>, bound_ms: u64) -> Scenario {
         let mut task = fashion_mnist();
         task.variants.truncate(1);
         let variant = &mut task.variants[0];

@@ -86,6 +86,9 @@ pub struct StreamOutcome {
     pub accuracy: f64,
     /// From arrival to answer.
     pub latency: Percentiles,
+    /// The mean of that.
+    #[serde(default)]
+    pub mean_latency: Micros,
     /// Answers by variant.
     pub variants: BTreeMap<String, u64>,
 }
@@ -163,6 +166,8 @@ impl Tally {
             self.latencies.get(rank - 1).copied().unwrap_or_default()
         };
         let latency = Percentiles { p50: at(50), p90: at(90), p99: at(99), max: at(100) };
+        let took: u64 = self.latencies.iter().map(|latency| latency.0).sum();
+        let mean_latency = Micros(took / (self.latencies.len() as u64).max(1));
         let counts = self.counts;
         let violated = counts.late + counts.refusals() + counts.lost;
         StreamOutcome {
@@ -170,6 +175,7 @@ impl Tally {
             violations: ratio(violated, counts.offered),
             accuracy: ratio(self.accuracy_ppm, counts.in_time()) / 1e6,
             latency,
+            mean_latency,
             ..counts
         }
     }

@@ -63,6 +63,13 @@ impl Report {
             self.fluid.capacity,
             self.fluid.usd_per_million.map_or_else(|| "-".into(), |usd| format!("{usd:.2} USD")),
         );
+        if self.fluid.charged > self.fluid.violations {
+            let _ = writeln!(
+                out,
+                "nor than {:.2} % who starts machines when what comes needs them",
+                100.0 * self.fluid.charged
+            );
+        }
         out
     }
 

@@ -67,6 +67,12 @@ pub struct Row {
     pub violations: Figure,
     /// The least that must be violated.
     pub fluid: f64,
+    /// The same with the start of machines that come and go, and a load, charged. Rows from before it was told have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub charged: Option<f64>,
+    /// The least that a million answers cost, were machines rented by the lane and the second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub least_usd: Option<f64>,
     /// Answers in time a second.
     pub goodput: Figure,
     /// Mean accuracy of the answers in time.
@@ -165,6 +171,11 @@ fn row(world: &Scenario, load: f64, policy: Option<&Baseline>, seeds: &[u64]) ->
         policy: name.into(),
         violations: over(&|r| Some(r.outcome.total.violations)),
         fluid: over(&|r| Some(r.fluid.violations)).mean,
+        charged: Some(over(&|r| Some(r.fluid.charged)).mean),
+        least_usd: reports
+            .iter()
+            .all(|r| r.fluid.usd_per_million.is_some())
+            .then(|| over(&|r| r.fluid.usd_per_million).mean),
         goodput: over(&|r| Some(r.goodput)),
         accuracy: over(&|r| (r.outcome.total.in_time() > 0).then_some(r.outcome.total.accuracy)),
         usd_per_million: over(&|r| r.usd_per_million),
@@ -249,7 +260,7 @@ pub fn instead(mut before: Vec<Row>, rows: Vec<Row>) -> Result<Vec<Row>, Error> 
 pub fn markdown(rows: &[Row], how: &str) -> String {
     let mut out = format!(
         "# Scoreboard\n\nMade by `{how}`; every row in `rows.json`. Whoever decides has the same arrivals, profiles, load times, memory, floors and drop rule (`docs/policies.md`). A load of 1 is what the fluid bound \
-         could just serve. Intervals are of 95 % over the seeds. *Bound* is the least that must be violated.\n\nLoad times, memory and prices \
+         could just serve. Intervals are of 95 % over the seeds. *Bound* is the least that must be violated; where machines come and go, in brackets that of those who ask for them when what comes needs them.\n\nLoad times, memory and prices \
          are assumed where nobody published them: each scenario says which.\n"
     );
     out.push_str(&shown::table(&shown(rows)));
@@ -292,11 +303,11 @@ pub fn markdown(rows: &[Row], how: &str) -> String {
         for row in rows.iter().filter(|row| row.scenario == scenario) {
             let _ = writeln!(
                 out,
-                "| {:.2} | {} | {} | {:.2} % | {:.0} ± {:.0} | {:.4} ± {:.4} | {:.2} ± {:.2} | {:.0} |",
+                "| {:.2} | {} | {} | {} | {:.0} ± {:.0} | {:.4} ± {:.4} | {:.2} ± {:.2} | {:.0} |",
                 row.load,
                 row.policy,
                 percent(row.violations),
-                100.0 * row.fluid,
+                bound(row),
                 row.goodput.mean,
                 row.goodput.half,
                 row.accuracy.mean,
@@ -308,6 +319,12 @@ pub fn markdown(rows: &[Row], how: &str) -> String {
         }
     }
     out
+}
+
+fn bound(row: &Row) -> String {
+    let charged =
+        row.charged.filter(|_| row.rented).map_or_else(String::new, |v| format!(" ({:.2} %)", 100.0 * v));
+    format!("{:.2} %{charged}", 100.0 * row.fluid)
 }
 
 fn percent(figure: Figure) -> String {
@@ -349,6 +366,8 @@ mod tests {
             policy: policy.into(),
             violations: figure(violations, half),
             fluid: 0.0,
+            charged: None,
+            least_usd: None,
             goodput: figure(1.0, 0.0),
             accuracy: figure(accuracy, 0.0),
             usd_per_million: figure(1.0, 0.0),

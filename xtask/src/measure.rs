@@ -25,11 +25,13 @@ mod gpu;
 pub(crate) mod host;
 mod hostile;
 mod idle_memory;
+mod ladder;
 mod lateness;
 mod load_beside;
 mod malformed;
 mod models;
 mod overhead;
+mod parity;
 mod pick;
 mod placement;
 mod profile_fit;
@@ -104,6 +106,7 @@ const MEASURES: &[&Measure] = &[
     &cluster::goodput_simulated::MEASURE,
     &simulator_speed::MEASURE,
     &decisions::MEASURE,
+    &parity::MEASURE,
     &placement::MEASURE,
 ];
 

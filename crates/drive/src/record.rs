@@ -90,7 +90,11 @@ impl Drop for Recorder {
 
 fn write_all(out: impl Write, lines: &Receiver<String>, last_words: &Mutex<Option<String>>) {
     let mut out = std::io::BufWriter::new(out);
-    while let Ok(line) = lines.recv() {
+    while let Ok(line) = lines.try_recv().or_else(|_| {
+        // Nothing more for now: whoever reads along is to have all of it.
+        let _ = out.flush();
+        lines.recv()
+    }) {
         if writeln!(out, "{line}").is_err() {
             return;
         }

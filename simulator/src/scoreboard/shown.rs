@@ -50,7 +50,13 @@ fn violations(rows: &[Row], policy: &str) -> Option<(f64, String)> {
     let (ours, other) = any.iter().fold((0.0, 0.0), |(a, b), (x, y)| (a + x, b + y));
     let worse = any.iter().filter(|(ours, other)| ours > other).count();
     let ratio = ours / other;
-    ratio.is_finite().then(|| (ratio, format!("{ratio:.2} over {} rows, more in {worse}", any.len())))
+    // How much of it is nobody's choice.
+    let bound: Option<f64> = pairs(rows, policy)
+        .filter(|(_, other)| other.violations.mean > NONE)
+        .map(|(ours, _)| ours.charged)
+        .sum();
+    let bound = bound.map_or_else(String::new, |bound| format!("; the bound has {:.2}", bound / other));
+    ratio.is_finite().then(|| (ratio, format!("{ratio:.2} over {} rows, more in {worse}{bound}", any.len())))
 }
 
 /// The load up to which at most one in a hundred is violated, of the fluid bound; on the line between the loads that were run.
@@ -92,11 +98,17 @@ fn goodput(rows: &[Row], policy: &str, wanted: impl Fn(&Row) -> bool) -> Option<
 
 /// What a million answers in time cost, over another's: the geometric mean of all rows where machines are rented.
 fn cost(rows: &[Row], policy: &str) -> Option<(f64, String)> {
-    let rented = pairs(rows, policy).filter(|(ours, _)| ours.rented);
-    let ratios = rented.map(|(ours, other)| ours.usd_per_million.mean / other.usd_per_million.mean);
-    let logs: Vec<f64> = ratios.filter(|ratio| ratio.is_finite() && *ratio > 0.0).map(libm::log).collect();
-    let ratio = libm::exp(mean(&logs)?);
-    Some((ratio, format!("{ratio:.2} over {} rows", logs.len())))
+    let over = |usd: &dyn Fn(&Row) -> Option<f64>| {
+        let rented = pairs(rows, policy).filter(|(ours, _)| ours.rented);
+        let ratios = rented.filter_map(|(ours, other)| Some(usd(ours)? / other.usd_per_million.mean));
+        let logs: Vec<f64> =
+            ratios.filter(|ratio| ratio.is_finite() && *ratio > 0.0).map(libm::log).collect();
+        Some((libm::exp(mean(&logs)?), logs.len()))
+    };
+    let (ratio, count) = over(&|row| Some(row.usd_per_million.mean))?;
+    let least = over(&|row| row.least_usd).filter(|(_, told)| *told == count);
+    let least = least.map_or_else(String::new, |(least, _)| format!("; the bound has {least:.2}"));
+    Some((ratio, format!("{ratio:.2} over {count} rows{least}")))
 }
 
 /// Points of accuracy above another's, mean over all rows.
@@ -113,7 +125,7 @@ fn above_the_bound(rows: &[Row]) -> Option<(f64, String)> {
     let ours: Vec<(f64, &Row)> = rows
         .iter()
         .filter(|row| row.policy == OURS && row.single_runs >= 3.0)
-        .map(|row| (100.0 * (row.violations.mean - row.fluid), row))
+        .map(|row| (100.0 * (row.violations.mean - row.charged.unwrap_or(row.fluid)), row))
         .collect();
     let (worst, at) = ours.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
     let within = ours.iter().filter(|(above, _)| *above <= 1.0).count();
@@ -212,6 +224,8 @@ mod tests {
             policy: policy.into(),
             violations: figure(violations),
             fluid: 0.0,
+            charged: None,
+            least_usd: None,
             goodput: figure(1.0),
             accuracy: figure(0.8),
             usd_per_million: figure(usd),
