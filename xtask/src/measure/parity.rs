@@ -109,8 +109,7 @@ fn measure(context: &Context) -> Result<Outcome> {
 }
 
 fn server(context: &Context, data: &Path, record: Option<&Path>) -> Result<Server> {
-    let mut server =
-        Server::builder().binary(context.binary()?).data(data).arg("--set").arg("executor.lanes=1");
+    let mut server = Server::builder().binary(context.binary()?).data(data).arg("--lanes").arg("1");
     if let Some(folder) = record {
         server = server.arg("--record").arg(folder);
     }
