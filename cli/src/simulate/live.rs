@@ -62,6 +62,7 @@ impl Running {
             ..Live::default()
         };
         self.demand(&api, server, &mut live)?;
+        live.members = get("/v1/members")?;
         let written = written(&live, &changes).map_err(usage)?;
         if let Some(folder) = &self.keep {
             keep(folder, &written)?;

@@ -40,6 +40,8 @@ pub struct Live {
     pub tasks: Value,
     /// What `/v1/variants` answers.
     pub variants: Value,
+    /// What `/v1/members` answers: what nodes have seen of their profiles lately.
+    pub members: Value,
     /// What is asked.
     pub asked: Vec<Asked>,
     /// How that became known, for people.
@@ -178,6 +180,7 @@ pub fn written(live: &Live, changes: &Changes) -> Result<Written, String> {
         let known: Vec<&str> = asked_tasks.iter().copied().collect();
         return Err(format!("nothing is asked of a task {unknown}; it is of {}", known.join(", ")));
     }
+    let seen = Slowdowns::of(live);
     let (mut task, mut beside) = (Vec::new(), BTreeMap::new());
     for name in &asked_tasks {
         let told = list(&live.tasks, "tasks").iter().find(|told| text(told, "name") == *name);
@@ -190,6 +193,7 @@ pub fn written(live: &Live, changes: &Changes) -> Result<Written, String> {
             // What floors are compared with, the same on every class; of a task's own, so that names never meet.
             let accuracy = accuracies.get(&(*name, text(&entry, "variant")))?;
             entry["profile"]["accuracy"]["value"] = json!(Accuracy::floor_from_f64(*accuracy)?.ppm());
+            seen.correct(&mut entry);
             for part in ["variant", "model"] {
                 entry[part] = json!(format!("{name}/{}", text(&entry, part)));
             }
@@ -237,7 +241,7 @@ pub fn written(live: &Live, changes: &Changes) -> Result<Written, String> {
     let file = File {
         name: "live".into(),
         about: format!(
-            "{}. Accuracies, times, memory and load times as measured; prices as nodes tell them. Assumed: the network's time, inputs of 150 KiB, and{}.",
+            "{}. Accuracies, times, memory and load times as measured, times as nodes have corrected them; prices as nodes tell them. Assumed: the network's time, inputs of 150 KiB, and{}.",
             live.watched,
             if recorded {
                 " nothing of when queries come"
@@ -260,6 +264,50 @@ pub fn written(live: &Live, changes: &Changes) -> Result<Written, String> {
         fault: Vec::new(),
     };
     Ok(Written { file, beside })
+}
+
+/// How much longer batches took lately than their profiles say, of each class of devices and variant: the median over its nodes.
+struct Slowdowns<'a>(BTreeMap<(&'a str, &'a str), f64>);
+
+/// With fewer seen a node says nothing.
+const SEEN: u64 = 20;
+
+impl<'a> Slowdowns<'a> {
+    fn of(live: &'a Live) -> Self {
+        // Corrections name no task: of two variants of one name it is not known whose they are.
+        let named =
+            |name: &str| list(&live.variants, "variants").iter().filter(|v| text(v, "name") == name).count();
+        let mut all: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+        for member in list(&live.members, "members") {
+            for known in list(member, "corrections").iter().filter(|known| named(text(known, "variant")) == 1)
+            {
+                let slowdown = &known["slowdown"];
+                let enough = slowdown["samples"].as_u64().is_some_and(|samples| samples >= SEEN);
+                if let Some(ratio) = slowdown["ratio"].as_f64().filter(|ratio| enough && *ratio > 0.0) {
+                    let of = (text(member, "device_class"), text(known, "variant"));
+                    all.entry(of).or_default().push(ratio);
+                }
+            }
+        }
+        let median = |mut ratios: Vec<f64>| {
+            ratios.sort_by(f64::total_cmp);
+            ratios[(ratios.len() - 1) / 2]
+        };
+        Self(all.into_iter().map(|(of, ratios)| (of, median(ratios))).collect())
+    }
+
+    /// The times of a profile as they were seen.
+    fn correct(&self, entry: &mut Value) {
+        let of = (text(&entry["profile"], "device_class"), text(entry, "variant"));
+        let Some(ratio) = self.0.get(&of).copied() else { return };
+        for point in entry["profile"]["latency"].as_array_mut().into_iter().flatten() {
+            for (figure, times) in [("mean_us", ratio), ("p99_us", ratio), ("var_us2", ratio * ratio)] {
+                if let Some(known) = point[figure].as_f64() {
+                    point[figure] = json!(known * times);
+                }
+            }
+        }
+    }
 }
 
 /// Nodes that are alike are a pool; where a pool's nodes differ, each kind is one.
@@ -337,6 +385,7 @@ mod tests {
             variants: json!({"variants": [
                 {"task": "t", "name": "good", "id": 1, "accuracy": 0.9}, {"task": "t", "name": "quick", "id": 2, "accuracy": 0.8},
                 {"task": "u", "name": "good", "id": 3, "accuracy": 0.7}]}),
+            members: Value::Null,
             asked,
             watched: "as told".into(),
             seconds: 10.0,
@@ -394,6 +443,29 @@ mod tests {
         ] {
             assert!(written(&live, &changes).unwrap_err().contains(said));
         }
+    }
+
+    #[test]
+    fn times_are_as_nodes_have_seen_them_lately_where_enough_was_seen() {
+        let mut live = live(vec![asked(&["good"], 10.0)]);
+        let corrected = |ratio: f64, samples: u64, variant: &str| {
+            json!({"device_class": "cpu:x", "corrections": [{"variant": variant,
+                "slowdown": {"ratio": ratio, "samples": samples}}]})
+        };
+        // `good` is of two tasks in this world; here only one is registered.
+        live.variants = json!({"variants": [
+            {"task": "t", "name": "good", "id": 1, "accuracy": 0.9}, {"task": "t", "name": "quick", "id": 2, "accuracy": 0.8}]});
+        let members = [corrected(1.5, 20, "good"), corrected(1.25, 30, "good"), corrected(9.0, 19, "quick")];
+        live.members = json!({"members": members});
+        let written = written(&live, &Changes::default()).expect("a scenario");
+        let profiles: Value = serde_json::from_str(&written.beside["profiles-1.json"]).expect("JSON");
+        let of = |variant: &str, class: &str| {
+            let is = |one: &&Value| one["variant"] == variant && one["profile"]["device_class"] == class;
+            let found = list(&profiles, "profiles").iter().find(is).expect("a profile");
+            found["profile"]["latency"][0]["mean_us"].as_f64().expect("a mean")
+        };
+        let means = [of("t/good", "cpu:x"), of("t/good", "cpu:y"), of("t/quick", "cpu:x")];
+        assert_eq!(means.map(|us| us.round().to_string()), ["12500", "10000", "10000"]);
     }
 
     #[test]
