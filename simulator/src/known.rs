@@ -45,6 +45,15 @@ impl<'a> Catalog<'a> {
         Self { specs, classes, nodes }
     }
 
+    /// The number of a task's variant, wherever it runs.
+    pub(crate) fn number(&self, task: TaskId, ordinal: u8) -> Option<VariantId> {
+        let known = |at: usize| self.classes.iter().find_map(|class| class[at].as_ref());
+        let of = |(at, (id, spec)): (usize, &(VariantId, &VariantSpec))| {
+            (spec.ordinal == ordinal && known(at)?.task == task).then_some(*id)
+        };
+        self.specs.iter().enumerate().find_map(of)
+    }
+
     /// A variant, wherever it runs.
     pub(crate) fn spec(&self, id: VariantId) -> Option<&'a VariantSpec> {
         self.position(id).map(|at| self.specs[at].1)

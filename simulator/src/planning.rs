@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::node::Node;
 use crate::world::{Ev, World};
-use modelless_decision::plan::{Input, PlanDevice, PlanVariant, plan};
+use modelless_decision::plan::{Input, PlanClass, PlanDevice, PlanVariant, plan};
 use modelless_decision::worker::Event;
 use modelless_types::{DeviceIx, Time, VariantId};
 
@@ -62,6 +62,7 @@ impl World<'_> {
             })
         };
         let there = self.nodes.iter().enumerate().filter(|(_, node)| node.up && !node.drained);
-        Input { devices: there.filter_map(device).collect(), ..Input::default() }
+        let classes = PlanClass::of(&self.asked, |task, ordinal| self.known.number(task, ordinal));
+        Input { devices: there.filter_map(device).collect(), classes, ..Input::default() }
     }
 }

@@ -68,6 +68,16 @@ impl Lately {
         self.count(task, |class| class.admits.contains(ordinal) && least(class) == Some(ordinal))
     }
 
+    /// How much is asked of each class, in steps of [`STEPS`] to a doubling. Nothing of what is asked less than once lately.
+    pub fn classes(&self) -> impl Iterator<Item = (Class, u16)> + '_ {
+        let known = self.watched >= HALF_LIFE;
+        self.classes
+            .iter()
+            .filter(move |_| known)
+            .map(|(class, count)| (*class, steps(*count)))
+            .filter(|(_, steps)| *steps > 0)
+    }
+
     fn count(&self, task: TaskId, of: impl Fn(&Class) -> bool) -> u8 {
         let asked = self.classes.iter().filter(|(class, _)| class.task == task && of(class));
         doublings(asked.map(|(_, count)| count).sum())
@@ -77,6 +87,19 @@ impl Lately {
 /// What comes evenly at such a level, in queries a second, at the most.
 pub fn per_s_at_most(level: u8) -> f64 {
     if level == 0 { 0.0 } else { libm::exp2(f64::from(level)) / settled(1.0) }
+}
+
+/// So many steps are a doubling, where levels are too coarse and counts would never rest.
+pub const STEPS: u8 = 4;
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a logarithm of a count")]
+fn steps(count: f64) -> u16 {
+    if count < 1.0 { 0 } else { 1 + libm::floor(libm::log2(count) * f64::from(STEPS)) as u16 }
+}
+
+/// What comes evenly in such a step, in queries a second: in the middle of it.
+pub fn per_s_in(steps: u16) -> f64 {
+    if steps == 0 { 0.0 } else { libm::exp2((f64::from(steps) - 0.5) / f64::from(STEPS)) / settled(1.0) }
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a logarithm of a count")]

@@ -6,9 +6,10 @@
 //! move what one that knew more has pinned.
 
 use modelless_decision::demand::{self, Lately};
+use modelless_decision::plan::PlanClass;
 use modelless_decision::query::Class;
 use modelless_live::Member;
-use modelless_types::{Accuracy, Micros, TaskId};
+use modelless_types::{Accuracy, Micros, TaskId, VariantId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -87,6 +88,11 @@ impl Demands {
     /// The same of those classes only that nothing less accurate may answer.
     pub fn level_at_least(&self, task: TaskId, ordinal: u8, accuracy: impl Fn(u8) -> Option<Accuracy>) -> u8 {
         self.lately.level_at_least(task, ordinal, accuracy)
+    }
+
+    /// How much is asked of each class, where variants are known by their tasks' ordinals.
+    pub fn classes(&self, variant: impl Fn(TaskId, u8) -> Option<VariantId>) -> Vec<PlanClass> {
+        PlanClass::of(&self.lately, variant)
     }
 }
 

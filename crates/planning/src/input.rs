@@ -5,7 +5,7 @@ use crate::ahead::Aheads;
 use crate::demand::Demands;
 use modelless_decision::plan::{Input, PlanDevice, PlanTask, PlanVariant};
 use modelless_store::Catalog;
-use modelless_types::{Accuracy, DeviceIx, ModelId, Task, TaskId, Variant};
+use modelless_types::{Accuracy, DeviceIx, ModelId, Task, TaskId, Variant, VariantId};
 use modelless_wire::NodeStatus;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,9 +38,14 @@ pub fn input(
         unasked: asked.idle.unasked(task.id),
         ahead: aheads.get(&task.id).copied(),
     };
+    let tasks: BTreeMap<ModelId, TaskId> =
+        catalog.models.iter().map(|model| (model.id, model.task)).collect();
+    let number = |variant: &Variant| Some(((*tasks.get(&variant.model)?, variant.ordinal), variant.id));
+    let numbers: BTreeMap<(TaskId, u8), VariantId> = catalog.variants.iter().filter_map(number).collect();
     Input {
         devices: nodes.iter().filter(|node| !node.draining).map(device).collect(),
         tasks: catalog.tasks.iter().map(task).collect(),
+        classes: asked.demands.classes(|task, ordinal| numbers.get(&(task, ordinal)).copied()),
     }
 }
 

@@ -205,7 +205,7 @@ fn short_of_room(demand: u8, ahead: Ahead) -> Input {
         variants: vec![variant(1, TASK, 0), variant(2, OTHER, demand)],
     };
     let task = PlanTask { id: TASK, keep: None, asked: None, unasked: None, ahead: Some(ahead) };
-    Input { devices: vec![device], tasks: vec![task] }
+    Input { devices: vec![device], tasks: vec![task], ..Input::default() }
 }
 
 #[test]

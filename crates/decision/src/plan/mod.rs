@@ -9,6 +9,8 @@
 //! devices, and on as many as what is asked of it needs, comes after everything else on a third: so a cluster holds together what no single
 //! node could, and what is asked for most stands on most of them. What is pinned
 //! already stays unless four times as much is asked for something else, so that a plan does not move things without need.
+//! Where it is known class by class what is asked, what is pinned so is weighed as a whole (`fluid`), and what another placement has, found by a
+//! `search`, comes before all ranks if clearly more is served with it.
 //! Candidates (versions that are not the default) come after all of these, so that promoting one finds it in memory where
 //! there is room. Of tasks that sleep (`sleep`) nothing is pinned. What earlier days tell of a task ([`crate::forecast`]) counts as
 //! asked where it is more than that.
@@ -16,10 +18,16 @@
 mod carry;
 mod changes;
 mod check;
+mod classes;
+mod fluid;
+mod neighbours;
+mod search;
+mod simplex;
 mod sleep;
 
 pub use changes::{Change, changes};
 pub use check::{Broken, check};
+pub use classes::PlanClass;
 pub use sleep::{PlanTask, Rest, TaskStep, Turned, turns};
 
 use crate::demand::{level_of, per_s_at_most};
@@ -64,6 +72,18 @@ pub struct PlanVariant {
     pub candidate: bool,
 }
 
+impl PlanVariant {
+    fn point(&self) -> Point {
+        Point {
+            accuracy: self.accuracy,
+            latency: nanos(self.latency),
+            cost: self.cost,
+            work: self.work,
+            memory: self.memory,
+        }
+    }
+}
+
 /// A device as the plan sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PlanDevice {
@@ -95,6 +115,10 @@ pub struct Input {
     /// The tasks. Inputs from before they were told have none, and all of theirs are kept.
     #[serde(default)]
     pub tasks: Vec<PlanTask>,
+    /// What is asked, class by class: with it a plan is weighed as a whole. Inputs from before it was told have none, and
+    /// neither have those of whom it is not known yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<PlanClass>,
 }
 
 /// A replica that should exist.
@@ -141,12 +165,18 @@ pub struct Plan {
     /// What came first because it carries most; empty while the most accurate could carry what is asked.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub carries: BTreeSet<VariantId>,
+    /// What comes before all else because with it most is served of what is asked; empty while the order of ranks serves as much.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub serves: BTreeSet<Pin>,
 }
 
 impl Plan {
     /// Whether it asks for the same as another, whatever it says about it.
     pub fn asks_the_same(&self, other: &Self) -> bool {
-        self.pins == other.pins && self.rest == other.rest && self.carries == other.carries
+        self.pins == other.pins
+            && self.rest == other.rest
+            && self.carries == other.carries
+            && self.serves == other.serves
     }
 
     /// Whether nothing of a task is to be in memory.
@@ -163,8 +193,21 @@ pub fn plan(input: &Input, before: &Plan) -> Plan {
     let carriers = carry::carriers(input, &expected, before);
     let carries = carriers.values().flatten().copied().collect();
     let fresh = Plan { rest, tasks, carries, ..Plan::default() };
-    let mut pins: BTreeSet<Pin> = before.pins.iter().copied().collect();
-    let mut plan = pass(input, (&pins, &expected, &carriers), fresh.clone());
+    let settle = |from: &Plan, serves: BTreeSet<Pin>| {
+        settled(input, (from, &expected, &carriers), &Plan { serves, ..fresh.clone() })
+    };
+    let begun = settle(before, before.serves.clone());
+    search::search(input, &expected, begun, before.pins.is_empty(), &settle)
+}
+
+/// Fills all devices by rank, after what is pinned in `from`.
+fn settled(
+    input: &Input,
+    (from, expected, carriers): (&Plan, &Foreseen, &carry::Carriers),
+    fresh: &Plan,
+) -> Plan {
+    let mut pins: BTreeSet<Pin> = from.pins.iter().copied().collect();
+    let mut plan = pass(input, (&pins, expected, carriers), fresh.clone());
     // A device that had its turn may have counted on what a later one let go of.
     for _ in 1..PASSES {
         let next: BTreeSet<Pin> = plan.pins.iter().copied().collect();
@@ -172,8 +215,9 @@ pub fn plan(input: &Input, before: &Plan) -> Plan {
             break;
         }
         pins = next;
-        plan = pass(input, (&pins, &expected, &carriers), fresh.clone());
+        plan = pass(input, (&pins, expected, carriers), fresh.clone());
     }
+    plan.serves.retain(|pin| plan.pins.binary_search(pin).is_ok());
     plan
 }
 
@@ -278,7 +322,9 @@ fn pin_device(
         report.push(Step { node: device.node, variant: variant.id, why, beaten_by });
     };
     let mut chosen = BTreeSet::new();
-    for (rank, variant, beaten_by) in in_turn(device, (expected, stands), carries, &pinned_before) {
+    let serves: BTreeSet<VariantId> = of_device(&plan.serves, device).map(|pin| pin.variant).collect();
+    for (rank, variant, beaten_by) in in_turn(device, (expected, stands), (&serves, carries), &pinned_before)
+    {
         if plan.sleeps(variant.task) {
             let step = plan.tasks.iter().find(|step| step.task == variant.task);
             let why = step.map_or("its task sleeps", |step| step.why.as_str());
@@ -308,6 +354,12 @@ fn pin_device(
     }));
 }
 
+/// Those of pins that are of a device.
+fn of_device<'a>(pins: &'a BTreeSet<Pin>, device: &PlanDevice) -> impl Iterator<Item = &'a Pin> {
+    let at = |variant| Pin { node: device.node, device: device.device, variant: VariantId(variant) };
+    pins.range(at(0)..=at(u32::MAX))
+}
+
 /// What a variant is judged by.
 fn figures(variant: &PlanVariant) -> String {
     let PlanVariant { latency, accuracy, memory, demand, work, .. } = variant;
@@ -317,6 +369,7 @@ fn figures(variant: &PlanVariant) -> String {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
+    Serves,
     Carries,
     Parachute,
     Best,
@@ -329,6 +382,7 @@ enum Rank {
 impl Rank {
     fn why(self) -> &'static str {
         match self {
+            Self::Serves => "pinned as with it most is served of what is asked",
             Self::Carries => "pinned as what carries most of what is asked of its task",
             Self::Parachute => "pinned as the fastest of its task",
             Self::Best => "pinned as the most accurate of its task",
@@ -354,7 +408,7 @@ type InTurn<'a> = (Rank, &'a PlanVariant, Option<VariantId>);
 fn in_turn<'a>(
     device: &'a PlanDevice,
     (expected, stands): (&Foreseen, &Stands),
-    carriers: &BTreeSet<VariantId>,
+    (serves, carriers): (&BTreeSet<VariantId>, &BTreeSet<VariantId>),
     before: &dyn Fn(VariantId) -> bool,
 ) -> Vec<InTurn<'a>> {
     let tasks: BTreeSet<TaskId> = device.variants.iter().map(|v| v.task).collect();
@@ -364,14 +418,7 @@ fn in_turn<'a>(
         let of_kind = |v: &&PlanVariant| v.task == task && v.candidate == candidate;
         let mut of_task: Vec<&PlanVariant> = device.variants.iter().filter(of_kind).collect();
         of_task.sort_by_key(|v| (v.latency, core::cmp::Reverse(v.accuracy), v.id));
-        let point = |v: &&PlanVariant| Point {
-            accuracy: v.accuracy,
-            latency: nanos(v.latency),
-            cost: v.cost,
-            work: v.work,
-            memory: v.memory,
-        };
-        let points: Vec<Point> = of_task.iter().map(point).collect();
+        let points: Vec<Point> = of_task.iter().map(|v| v.point()).collect();
         let ids: Vec<VariantId> = of_task.iter().map(|v| v.id).collect();
         let beaten_by = dominated(&points);
         let most = of_task.iter().map(|v| v.accuracy).max();
@@ -382,6 +429,8 @@ fn in_turn<'a>(
                 Rank::Beaten
             } else if candidate {
                 Rank::Candidate
+            } else if serves.contains(&variant.id) {
+                Rank::Serves
             } else if carriers.contains(&variant.id) {
                 Rank::Carries
             } else if core::mem::take(&mut parachute) {
@@ -398,6 +447,7 @@ fn in_turn<'a>(
             let asked = variant.demand.max(Expected::level(expected, variant, pinned));
             // What is here stays here, or nodes would pass it round.
             let enough = !pinned
+                && rank != Rank::Serves
                 && stands.get(&variant.id).is_some_and(|others| *others >= copies(asked, variant.work));
             let demand = core::cmp::Reverse(asked.saturating_add(held));
             // What is asked for most may need several devices, but not before everything that is asked for has one.

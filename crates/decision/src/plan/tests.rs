@@ -257,6 +257,7 @@ proptest::proptest! {
         demands in proptest::collection::vec((0..22_u8, 0..22_u8, 1..200_u64), 8),
         rooms in proptest::collection::vec(5..60_u64, 1..9),
         before in proptest::collection::vec((0..9_u32, 1..9_u32), 0..20),
+        steps in proptest::collection::vec(0..70_u16, 8),
     ) {
         let of = |(at, (demand, least, work)): (usize, &(u8, u8, u64))| {
             let id = u32::try_from(at).unwrap() + 1;
@@ -269,6 +270,13 @@ proptest::proptest! {
         for (device, room) in input.devices.iter_mut().zip(rooms) {
             device.memory = Bytes::from_mib(room);
         }
+        // Those who may be answered by a variant and all of its task that are more accurate.
+        let class = |(at, steps): (usize, &u16)| {
+            let floor = variants.get(at)?;
+            let may = variants.iter().filter(|v| v.task == floor.task && v.accuracy >= floor.accuracy);
+            (*steps > 0).then(|| PlanClass { task: floor.task, admits: may.map(|v| v.id).collect(), steps: *steps })
+        };
+        input.classes = steps.iter().enumerate().filter_map(class).collect();
         let pin = |(node, variant): (u32, u32)| {
             Pin { node: NodeId(node), device: DeviceIx(0), variant: VariantId(variant) }
         };
