@@ -5,7 +5,7 @@
 //! the lane can do leaves them: all have 1,000 waiting, due from soon on to within the bound, half of the runs of one class, half of two.
 
 use modelless_decision::Machine;
-use modelless_decision::plan::{Input, Plan, PlanDevice, PlanVariant, plan};
+use modelless_decision::plan::{Input, Plan, PlanClass, PlanDevice, PlanVariant, plan};
 use modelless_decision::query::{Class, Query};
 use modelless_decision::worker::{
     Action, BatchId, DeviceConfig, Event, Outcome, Worker, WorkerConfig, WorkerVariant,
@@ -197,7 +197,17 @@ fn planned() -> f64 {
         discretionary_permille: 250,
         variants: variants.clone(),
     };
-    let input = Input { devices: (1..=NODES).map(device).collect(), ..Input::default() };
+    // Of each task those who take any, and those who want one of the better half.
+    let class = |(task, floor): (u32, u32)| {
+        let may = variants.iter().filter(|v| v.task == TaskId(task) && v.accuracy.ppm() >= floor);
+        PlanClass {
+            task: TaskId(task),
+            admits: may.map(|v| v.id).collect(),
+            steps: 60 + u16::try_from(task).unwrap_or(0),
+        }
+    };
+    let classes = (0..20).flat_map(|task| [(task, 0), (task, 705_000)]).map(class).collect();
+    let input = Input { devices: (1..=NODES).map(device).collect(), classes, ..Input::default() };
     let before = plan(&input, &Plan::default());
     let began = Instant::now();
     let next = plan(&input, &before);

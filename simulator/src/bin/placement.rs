@@ -5,7 +5,7 @@
 //! pinned counts.
 
 use modelless_decision::demand::Lately;
-use modelless_decision::plan::{Input, Plan, PlanDevice, PlanVariant, plan};
+use modelless_decision::plan::{Input, Plan, PlanClass, PlanDevice, PlanVariant, plan};
 use modelless_decision::query::Class;
 use modelless_simulator::Rng;
 use modelless_simulator::optimum::{Asked, best, worth};
@@ -117,14 +117,14 @@ fn case(seed: u64) -> Case {
             latency: Micros(1_000_000 / a_second),
             cost: CostPer1k(1_000_000 / a_second),
             work: 1_000_000_000 / a_second,
-            memory: Bytes(1_000 * memory),
+            memory: Bytes(1_000_000_000 * memory),
             demand: lately.level(id, at),
             least: lately.level_at_least(id, at, known),
             candidate: false,
         }
     };
     let all: Vec<PlanVariant> = (1..).zip(&variants).map(planned).collect();
-    let memory = Bytes(1_000 * between(&mut rng, 3, 6));
+    let memory = Bytes(1_000_000_000 * between(&mut rng, 3, 6));
     let device = |node| PlanDevice {
         node: NodeId(node),
         device: DeviceIx(0),
@@ -133,5 +133,10 @@ fn case(seed: u64) -> Case {
         variants: all.clone(),
     };
     let devices = (1..=u32::try_from(devices).unwrap_or(1)).map(device).collect();
-    Case { seed, load, input: Input { devices, ..Input::default() }, asked }
+    let number = |task: TaskId, ordinal: u8| {
+        let at = variants.iter().position(|v| v.0 == u64::from(task.0) && v.1 == u64::from(ordinal))?;
+        all.get(at).map(|variant| variant.id)
+    };
+    let classes = PlanClass::of(&lately, number);
+    Case { seed, load, input: Input { devices, classes, ..Input::default() }, asked }
 }
