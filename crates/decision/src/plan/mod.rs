@@ -21,6 +21,7 @@ mod check;
 mod classes;
 mod fluid;
 mod neighbours;
+mod report;
 mod search;
 mod simplex;
 mod sleep;
@@ -33,12 +34,11 @@ pub use sleep::{PlanTask, Rest, TaskStep, Turned, turns};
 use crate::demand::{level_of, per_s_at_most};
 use crate::forecast::Peak;
 use crate::frontier::{Point, dominated, nanos};
-use crate::words::{asked, time};
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use modelless_types::{Accuracy, Bytes, CostPer1k, DeviceIx, Micros, NodeId, TaskId, VariantId};
+use report::{Draft, Said, Why};
 use serde::{Deserialize, Serialize};
 
 /// A variant as the plan sees it on one device.
@@ -197,39 +197,41 @@ pub fn plan(input: &Input, before: &Plan) -> Plan {
         settled(input, (from, &expected, &carriers), &Plan { serves, ..fresh.clone() })
     };
     let begun = settle(before, before.serves.clone());
-    search::search(input, &expected, begun, before.pins.is_empty(), &settle)
+    search::search(input, &expected, begun, &settle).told(&expected)
 }
 
 /// Fills all devices by rank, after what is pinned in `from`.
-fn settled(
-    input: &Input,
+fn settled<'a>(
+    input: &'a Input,
     (from, expected, carriers): (&Plan, &Foreseen, &carry::Carriers),
     fresh: &Plan,
-) -> Plan {
+) -> Draft<'a> {
     let mut pins: BTreeSet<Pin> = from.pins.iter().copied().collect();
-    let mut plan = pass(input, (&pins, expected, carriers), fresh.clone());
+    let mut draft = pass(input, (&pins, expected, carriers), fresh.clone());
     // A device that had its turn may have counted on what a later one let go of.
     for _ in 1..PASSES {
-        let next: BTreeSet<Pin> = plan.pins.iter().copied().collect();
+        let next: BTreeSet<Pin> = draft.plan.pins.iter().copied().collect();
         if next == pins {
             break;
         }
         pins = next;
-        plan = pass(input, (&pins, expected, carriers), fresh.clone());
+        draft = pass(input, (&pins, expected, carriers), fresh.clone());
     }
-    plan.serves.retain(|pin| plan.pins.binary_search(pin).is_ok());
-    plan
+    let Plan { pins, serves, .. } = &mut draft.plan;
+    serves.retain(|pin| pins.binary_search(pin).is_ok());
+    draft
 }
 
 /// Two are usual, and one where nothing changes.
 const PASSES: usize = 8;
 
 /// Fills one device after the other.
-fn pass(
-    input: &Input,
+fn pass<'a>(
+    input: &'a Input,
     (before, expected, carriers): (&BTreeSet<Pin>, &Foreseen, &carry::Carriers),
-    mut plan: Plan,
-) -> Plan {
+    plan: Plan,
+) -> Draft<'a> {
+    let mut draft = Draft { plan, why: Vec::new() };
     let none = BTreeSet::new();
     let there: BTreeSet<(NodeId, DeviceIx)> =
         input.devices.iter().map(|device| (device.node, device.device)).collect();
@@ -246,15 +248,15 @@ fn pass(
                 *many -= 1;
             }
         }
-        let from = plan.pins.len();
+        let from = draft.plan.pins.len();
         let carries = carriers.get(&(device.node, device.device)).unwrap_or(&none);
-        pin_device(device, (before, expected, &stands, carries), &mut plan);
-        for pin in &plan.pins[from..] {
+        pin_device(device, (before, expected, &stands, carries), &mut draft);
+        for pin in &draft.plan.pins[from..] {
             *stands.entry(pin.variant).or_default() += 1;
         }
     }
-    plan.pins.sort_unstable();
-    plan
+    draft.plan.pins.sort_unstable();
+    draft
 }
 
 /// What earlier days tell of a task, as levels of demand: for what is to be pinned by then, and for what is pinned and may be needed still.
@@ -305,66 +307,37 @@ impl Expected {
     }
 }
 
-fn pin_device(
-    device: &PlanDevice,
+fn pin_device<'a>(
+    device: &'a PlanDevice,
     (before, expected, stands, carries): (&BTreeSet<Pin>, &Foreseen, &Stands, &BTreeSet<VariantId>),
-    plan: &mut Plan,
+    Draft { plan, why: said }: &mut Draft<'a>,
 ) {
     let mut free = device.room().0;
-    let mut report = Vec::new();
-    let pinned_before =
-        |id: VariantId| before.contains(&Pin { node: device.node, device: device.device, variant: id });
-    let mut say = |variant: &PlanVariant, why: &str, beaten_by| {
-        let more = Expected::level(expected, variant, pinned_before(variant.id)) > variant.demand;
-        let foretold = expected.get(&variant.task).filter(|_| more);
-        let foretold = foretold.map(|expected| format!(", and its task was {}", expected.peak.words()));
-        let why = format!("{why}: {}{}", figures(variant), foretold.unwrap_or_default());
-        report.push(Step { node: device.node, variant: variant.id, why, beaten_by });
-    };
-    let mut chosen = BTreeSet::new();
+    let pinned: BTreeSet<VariantId> = of_device(before, device).map(|pin| pin.variant).collect();
     let serves: BTreeSet<VariantId> = of_device(&plan.serves, device).map(|pin| pin.variant).collect();
-    for (rank, variant, beaten_by) in in_turn(device, (expected, stands), (&serves, carries), &pinned_before)
-    {
-        if plan.sleeps(variant.task) {
-            let step = plan.tasks.iter().find(|step| step.task == variant.task);
-            let why = step.map_or("its task sleeps", |step| step.why.as_str());
-            say(variant, &format!("not pinned, as {why}"), None);
+    let pinned_before = |id: VariantId| pinned.contains(&id);
+    let turns = in_turn(device, (expected, stands), (&serves, carries), &pinned_before);
+    for (rank, variant, beaten_by) in turns {
+        let why = if plan.sleeps(variant.task) {
+            Why::Asleep
         } else if rank == Rank::Beaten {
-            say(variant, "not pinned, as another variant is as good on every axis", beaten_by);
+            Why::Beaten(beaten_by)
         } else if variant.memory.0 > free {
-            let left = Bytes(free);
-            let others = match stands.get(&variant.id) {
-                None | Some(0) => String::new(),
-                Some(1) => ", and 1 other device has it".into(),
-                Some(many) => format!(", and {many} other devices have it"),
-            };
-            let why = format!("not pinned, as {left} is left beside the discretionary share{others}");
-            say(variant, &why, None);
+            Why::NoRoom { left: Bytes(free), others: stands.get(&variant.id).copied().unwrap_or(0) }
         } else {
             free -= variant.memory.0;
-            chosen.insert(variant.id);
-            say(variant, rank.why(), None);
-        }
+            plan.pins.push(Pin { node: device.node, device: device.device, variant: variant.id });
+            Why::Pinned(rank)
+        };
+        let foretold = Expected::level(expected, variant, pinned_before(variant.id)) > variant.demand;
+        said.push(Said { node: device.node, variant, why, foretold });
     }
-    plan.report.extend(report);
-    plan.pins.extend(chosen.into_iter().map(|variant| Pin {
-        node: device.node,
-        device: device.device,
-        variant,
-    }));
 }
 
 /// Those of pins that are of a device.
 fn of_device<'a>(pins: &'a BTreeSet<Pin>, device: &PlanDevice) -> impl Iterator<Item = &'a Pin> {
     let at = |variant| Pin { node: device.node, device: device.device, variant: VariantId(variant) };
     pins.range(at(0)..=at(u32::MAX))
-}
-
-/// What a variant is judged by.
-fn figures(variant: &PlanVariant) -> String {
-    let PlanVariant { latency, accuracy, memory, demand, work, .. } = variant;
-    let (alone, each) = (time(*latency), time(Micros(work / 1_000)));
-    format!("{alone} alone and {each} each in batches, accuracy {accuracy}, {memory}, {}", asked(*demand))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -377,20 +350,6 @@ enum Rank {
     Between,
     Candidate,
     Beaten,
-}
-
-impl Rank {
-    fn why(self) -> &'static str {
-        match self {
-            Self::Serves => "pinned as with it most is served of what is asked",
-            Self::Carries => "pinned as what carries most of what is asked of its task",
-            Self::Parachute => "pinned as the fastest of its task",
-            Self::Best => "pinned as the most accurate of its task",
-            Self::Widest => "pinned as that of its task which can do most",
-            Self::Between | Self::Beaten => "pinned as it is on the frontier of its task",
-            Self::Candidate => "pinned as a candidate, so that it is there when it is tried or promoted",
-        }
-    }
 }
 
 /// What comes first: what too few other devices have, then rank, then what no other has, then demand, then what is pinned already, then latency.

@@ -5,14 +5,14 @@
 
 use super::fluid::{Fluid, Group, Served};
 use super::neighbours::{NOTHING, moved, moves};
+use super::report::Draft;
 use super::{Foreseen, Input, PASSES, Pin, Plan, classes};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-/// So much more must be served for what is pinned to move.
-const PAYS: f64 = 1.05;
-/// And so much more where nothing is pinned yet.
-const PAYS_AT_ONCE: f64 = 1.02;
+/// So much more must be served for what is pinned to move, and for another placement than that of ranks: for less it is not worth that there
+/// are fewer copies of something, of which a fluid knows nothing.
+const PAYS: f64 = 1.04;
 /// Cells of programmes that may be worked out for one search: some tens of milliseconds.
 const EFFORT: u64 = 20_000_000;
 /// Of so many moves that promise most the best is taken; of others the first that serves more.
@@ -22,38 +22,34 @@ const FIRST: usize = 24;
 
 /// Searches from what was settled by rank, until nothing is found that pays.
 /// Each step goes only by what the one before has pinned, so what it ends with is where the next plan ends too.
-pub(super) fn search(
-    input: &Input,
+pub(super) fn search<'a>(
+    input: &'a Input,
     expected: &Foreseen,
-    mut plan: Plan,
-    anew: bool,
-    settle: &dyn Fn(&Plan, BTreeSet<Pin>) -> Plan,
-) -> Plan {
-    let asked = classes::asked(input, expected, &plan);
+    mut draft: Draft<'a>,
+    settle: Settle<'_, 'a>,
+) -> Draft<'a> {
+    let asked = classes::asked(input, expected, &draft.plan);
     if asked.is_empty() {
-        return plan;
+        return draft;
     }
-    let fluid = Fluid::new(input, asked, &plan);
-    let pays = if anew { PAYS_AT_ONCE } else { PAYS };
+    let fluid = Fluid::new(input, asked, &draft.plan);
     for _ in 0..PASSES {
-        let Some(next) = step(&fluid, &plan, pays, settle) else { break };
-        plan = next;
+        let Some(next) = step(&fluid, &draft.plan, settle) else { break };
+        draft = next;
     }
-    plan
+    draft
 }
 
-fn step(
-    fluid: &Fluid<'_>,
-    plan: &Plan,
-    pays: f64,
-    settle: &dyn Fn(&Plan, BTreeSet<Pin>) -> Plan,
-) -> Option<Plan> {
+/// Fills devices by rank after a plan, with this before all ranks.
+type Settle<'f, 'a> = &'f dyn Fn(&Plan, BTreeSet<Pin>) -> Draft<'a>;
+
+fn step<'a>(fluid: &Fluid<'_>, plan: &Plan, settle: Settle<'_, 'a>) -> Option<Draft<'a>> {
     let groups = fluid.groups(&plan.pins);
     let served = fluid.served(&groups);
     // Ranks alone are simpler, and are gone by again as soon as they serve as much: from nothing, and then from what is pinned.
     let enough = |from: &Plan| {
         let plain = settle(from, BTreeSet::new());
-        let worth = fluid.served(&fluid.groups(&plain.pins)).worth;
+        let worth = fluid.served(&fluid.groups(&plain.plan.pins)).worth;
         (worth >= served.worth * (1.0 - NOTHING)).then_some(plain)
     };
     if !plan.serves.is_empty()
@@ -71,7 +67,7 @@ fn step(
     if other.1.worth > best.1.worth * (1.0 + NOTHING) {
         best = other;
     }
-    (best.1.worth > now * pays).then(|| settle(plan, fluid.pins(&best.0, &best.1)))
+    (best.1.worth > now * PAYS).then(|| settle(plan, fluid.pins(&best.0, &best.1)))
 }
 
 struct Climb<'a> {
@@ -211,10 +207,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pinned_stays_where_little_more_would_be_served() {
+    fn ranks_stand_and_what_is_pinned_stays_where_little_more_would_be_served() {
         let two = input(10, &[variant(1, 1, 800_000, 1_000, 10), variant(2, 1, 830_000, 2_000, 10)]);
-        assert_eq!(pinned(&plan(&two, &Plan::default())), [2], "nothing has to move");
+        assert_eq!(pinned(&plan(&two, &Plan::default())), [1]);
         assert_eq!(pinned(&plan(&two, &with(&[1]))), [1]);
+        let more = input(10, &[variant(1, 1, 800_000, 1_000, 10), variant(2, 1, 840_000, 2_000, 10)]);
+        assert_eq!(pinned(&plan(&more, &with(&[1]))), [2]);
     }
 
     #[test]
