@@ -36,6 +36,8 @@ const ROUNDS: u64 = 3;
 /// What is simulated is drawn: the mean of so many seeds.
 const SEEDS: u64 = 3;
 const CONNECTIONS: u32 = 48;
+/// More a second than this is no matter of models that take their time: what is asked would be all that a recording can keep up with.
+const MOST_PER_SECOND: f64 = 500.0;
 /// Violations may be so many points apart, and mean latencies by such a part of what is live.
 const POINTS: f64 = 2.0;
 const APART: f64 = 15.0;
@@ -132,7 +134,7 @@ impl Asked {
         let all = variants(&get("profiles")?, &get("variants")?)?;
         let (_, kinds) = kinds(&all)?;
         let singles: f64 = kinds.iter().map(|kind| kind.cheapest.single_ms).sum();
-        let most_per_second = count(kinds.len())? * 1e3 / singles;
+        let most_per_second = (count(kinds.len())? * 1e3 / singles).min(MOST_PER_SECOND);
         let accuracy = all.into_iter().map(|variant| (variant.name, variant.accuracy)).collect();
         Ok(Self { task: ladder.task, pictures: ladder.pictures, kinds, accuracy, most_per_second })
     }
