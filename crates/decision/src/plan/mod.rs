@@ -197,7 +197,7 @@ pub fn plan(input: &Input, before: &Plan) -> Plan {
         settled(input, (from, &expected, &carriers), &Plan { serves, ..fresh.clone() })
     };
     let begun = settle(before, before.serves.clone());
-    search::search(input, &expected, begun, &settle).told(&expected)
+    search::search(input, &expected, begun, before.pins.is_empty(), &settle).told(&expected)
 }
 
 /// Fills all devices by rank, after what is pinned in `from`.
