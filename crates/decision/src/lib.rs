@@ -47,6 +47,7 @@ pub mod replica;
 pub mod route;
 pub mod rows;
 pub mod search;
+pub mod simplex;
 mod sizes;
 pub mod steady;
 pub mod transfer;

@@ -118,6 +118,32 @@ async fn an_action_may_feed_the_machine_again() {
     assert_eq!(*ears.0.lock().unwrap(), [0, 1, 2, 3]);
 }
 
+/// Says when it is asked to hand on what it has: by then everything that was written is there.
+struct Flushed(Shared, std::sync::mpsc::SyncSender<String>);
+
+impl Write for Flushed {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.write(bytes)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        let text = String::from_utf8(self.0.0.lock().unwrap().clone()).unwrap();
+        let _ = self.1.try_send(text); // whoever has not read the last ones needs no more
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn who_reads_along_has_all_that_was_recorded_once_nothing_more_comes() {
+    let (told, hears) = std::sync::mpsc::sync_channel(16);
+    let recorder = Recorder::to(Flushed(Shared::default(), told)).unwrap();
+    let (driver, ears) = (driver(Some(recorder)), Ears::default());
+    driver.feed(Heard::Word(7), &ears);
+    // The driver is alive, so nothing is written because it ends.
+    let last = || hears.recv_timeout(Duration::from_secs(20)).expect("it is handed on");
+    while !last().contains("\"actions\":[7]") {}
+    drop(driver);
+}
+
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 

@@ -3,9 +3,9 @@
 //! Devices that are alike and have the same pinned are one: so a cluster of many nodes is no larger than what is different in it.
 
 use super::classes::Asked;
-use super::simplex::Table;
 use super::{Input, Pin, Plan, PlanDevice, PlanVariant};
 use crate::frontier::{Point, dominated};
+use crate::simplex::Table;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -78,6 +78,16 @@ impl<'a> Fluid<'a> {
         Self { asked, kinds, devices: &input.devices, kind_of }
     }
 
+    /// What no placement could be beyond: everybody answered as well as may be.
+    pub(super) fn at_best(&self) -> f64 {
+        let best = |of: usize| {
+            let servers = self.kinds.iter().flat_map(|kind| &kind.servers);
+            let may = servers.filter(move |server| server.classes.contains(&of));
+            may.map(|server| server.accuracy).fold(0.0, f64::max)
+        };
+        self.asked.iter().enumerate().map(|(at, asked)| asked.per_s * best(at)).sum()
+    }
+
     /// Devices as they are pinned; what serves nobody is left out.
     pub(super) fn groups(&self, pins: &[Pin]) -> Vec<Group> {
         let mut groups: BTreeMap<(usize, BTreeSet<usize>), Vec<usize>> = BTreeMap::new();
@@ -144,8 +154,8 @@ impl<'a> Fluid<'a> {
         let gains: Vec<f64> = ways.iter().map(gain).collect();
         let mut table = Table::new(&bounds, &gains);
         for (column, (class, at, _, server)) in ways.iter().enumerate() {
-            table.set(*class, column, 1.0);
-            table.set(classes + at, column, self.asked[*class].per_s * server.seconds);
+            table.add(*class, column, 1.0);
+            table.add(classes + at, column, self.asked[*class].per_s * server.seconds);
         }
         let solution = table.solve();
         let mut by = vec![BTreeMap::new(); groups.len()];

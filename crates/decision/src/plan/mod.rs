@@ -23,7 +23,6 @@ mod fluid;
 mod neighbours;
 mod report;
 mod search;
-mod simplex;
 mod sleep;
 
 pub use changes::{Change, changes};

@@ -108,7 +108,7 @@ fn ways(fluid: &Fluid<'_>, group: &Group, comes: usize, going: &[usize]) -> Vec<
     }
     let (mut ways, mut grow) = (Vec::new(), vec![(0, Vec::new(), 0_u64)]);
     while let Some((from, goes, freed)) = grow.pop() {
-        for (at, pin) in going.iter().enumerate().skip(from) {
+        for (at, pin) in (from..).zip(&going[from..]) {
             let (mut goes, freed): (Vec<usize>, u64) = (goes.clone(), freed + memory(pin));
             goes.push(*pin);
             if freed >= short {

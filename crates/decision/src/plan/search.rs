@@ -62,8 +62,11 @@ fn step<'a>(fluid: &Fluid<'_>, plan: &Plan, pays: f64, settle: Settle<'_, 'a>) -
     {
         return Some(plain);
     }
-    let mut climb = Climb { fluid, left: EFFORT };
     let now = served.worth;
+    if fluid.at_best() <= now * pays {
+        return None; // nothing can be found that pays
+    }
+    let mut climb = Climb { fluid, left: EFFORT };
     let bare = fluid.bare(&groups);
     let mut best = climb.up(groups, served);
     let other = fluid.served(&bare);

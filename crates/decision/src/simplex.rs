@@ -1,7 +1,7 @@
 //! Linear programmes of some dozens of rows: most of `c x` where `A x <= b`, `x >= 0`, and no `b` below zero.
 //!
 //! The simplex method on a condensed table: a column for each variable that is zero, a row for each that is not. The order of
-//! operations is fixed, so that every scheduler finds the same.
+//! operations is fixed, so that every scheduler finds the same. Plans are weighed by it, and the simulator's bounds are found by it.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -13,8 +13,9 @@ const QUICK: usize = 8;
 /// And so many before what is known by then is told.
 const MOST: usize = 64;
 
-/// A programme, and after [`Table::solve`] its solution.
-pub(super) struct Table {
+/// A programme.
+#[derive(Clone, Debug)]
+pub struct Table {
     rows: usize,
     columns: usize,
     /// Row after row, each with its bound last; the last row is what is gained.
@@ -26,20 +27,21 @@ pub(super) struct Table {
 }
 
 /// What was found.
-pub(super) struct Solution {
+#[derive(Clone, PartialEq, Debug)]
+pub struct Solution {
     /// The most.
-    pub(super) gained: f64,
+    pub gained: f64,
     /// Each variable's value.
-    pub(super) values: Vec<f64>,
+    pub values: Vec<f64>,
     /// What a little more of each row's bound would gain, over that.
-    pub(super) prices: Vec<f64>,
+    pub prices: Vec<f64>,
     /// How many cells were worked out for it.
-    pub(super) effort: u64,
+    pub effort: u64,
 }
 
 impl Table {
     /// With these bounds and what each variable gains.
-    pub(super) fn new(bounds: &[f64], gains: &[f64]) -> Self {
+    pub fn new(bounds: &[f64], gains: &[f64]) -> Self {
         let (rows, columns) = (bounds.len(), gains.len());
         let mut cells = vec![0.0; (rows + 1) * (columns + 1)];
         for (row, bound) in bounds.iter().enumerate() {
@@ -57,22 +59,25 @@ impl Table {
         }
     }
 
-    /// Of a variable in a row.
-    pub(super) fn set(&mut self, row: usize, column: usize, weight: f64) {
-        self.cells[row * (self.columns + 1) + column] = weight;
+    /// So much more of a variable in a row.
+    pub fn add(&mut self, row: usize, column: usize, weight: f64) {
+        self.cells[row * (self.columns + 1) + column] += weight;
     }
 
     fn at(&self, row: usize, column: usize) -> f64 {
         self.cells[row * (self.columns + 1) + column]
     }
 
-    /// Values that gain most. What could grow without an end stays where it is by then.
-    pub(super) fn solve(mut self) -> Solution {
+    /// Values that gain most. What could grow without an end stays where it is.
+    pub fn solve(mut self) -> Solution {
         let mut effort = 0;
-        for step in 0..self.rows.saturating_mul(MOST) {
-            let Some(column) = self.enters(step < self.rows.saturating_mul(QUICK)) else { break };
-            let Some(row) = self.leaves(column) else { break };
-            effort += self.pivot(row, column);
+        let mut endless = vec![false; self.columns + self.rows];
+        for step in 0..self.rows.saturating_mul(MOST).saturating_add(self.columns) {
+            let Some(column) = self.enters(step < self.rows.saturating_mul(QUICK), &endless) else { break };
+            match self.leaves(column) {
+                Some(row) => effort += self.pivot(row, column),
+                None => endless[self.outside[column]] = true,
+            }
         }
         let mut values = vec![0.0; self.columns];
         let mut prices = vec![0.0; self.rows];
@@ -95,8 +100,9 @@ impl Table {
     }
 
     /// The column that gains most, or else the first by number that gains anything.
-    fn enters(&self, most: bool) -> Option<usize> {
-        let gains = (0..self.columns).filter(|column| self.at(self.rows, *column) < -TINY);
+    fn enters(&self, most: bool, endless: &[bool]) -> Option<usize> {
+        let gains = (0..self.columns)
+            .filter(|column| self.at(self.rows, *column) < -TINY && !endless[self.outside[*column]]);
         if most {
             gains.min_by(|a, b| {
                 self.at(self.rows, *a)
@@ -162,7 +168,7 @@ mod tests {
     fn a_programme_is_solved_as_by_hand_with_what_its_bounds_are_worth() {
         let mut table = Table::new(&[4.0, 6.0, 3.0], &[3.0, 2.0]);
         for (row, column, weight) in [(0, 0, 1.0), (0, 1, 1.0), (1, 0, 1.0), (1, 1, 3.0), (2, 0, 1.0)] {
-            table.set(row, column, weight);
+            table.add(row, column, weight);
         }
         let found = table.solve();
         let near = |seen: &[f64], wanted: &[f64]| {
@@ -172,5 +178,27 @@ mod tests {
         near(&[found.gained], &[11.0]);
         near(&found.values, &[3.0, 1.0]);
         near(&found.prices, &[2.0, 0.0, 1.0]);
+    }
+
+    #[test]
+    fn what_nothing_bounds_or_gains_stays_at_zero() {
+        let mut table = Table::new(&[3.0], &[1.0, -1.0, 2.0]);
+        table.add(0, 2, 1.0);
+        assert_eq!(table.solve().values, [0.0, 0.0, 3.0]);
+    }
+
+    #[test]
+    fn a_bound_of_zero_circles_nowhere() {
+        // Beale's: with the largest gain first alone it goes round for ever. A twentieth is gained, at (1/25, 0, 1, 0).
+        let mut table = Table::new(&[0.0, 0.0, 1.0], &[0.75, -150.0, 0.02, -6.0]);
+        for (row, weights) in
+            [[0.25, -60.0, -0.04, 9.0], [0.5, -90.0, -0.02, 3.0], [0.0, 0.0, 1.0, 0.0]].iter().enumerate()
+        {
+            for (column, weight) in weights.iter().enumerate() {
+                table.add(row, column, *weight);
+            }
+        }
+        let found = table.solve();
+        assert!((found.gained - 0.05).abs() < 1e-9, "{}", found.gained);
     }
 }
