@@ -266,11 +266,9 @@ pub fn written(live: &Live, changes: &Changes) -> Result<Written, String> {
     Ok(Written { file, beside })
 }
 
-/// How much longer batches took lately than their profiles say, of each class of devices and variant: the median over its nodes.
+/// How much longer nodes take batches to last than their profiles say, of each class of devices and variant: the median over its nodes. It is what they
+/// decide by, so those count too of which little was seen: nodes weigh that themselves, and lend to others what was seen of some.
 struct Slowdowns<'a>(BTreeMap<(&'a str, &'a str), f64>);
-
-/// With fewer seen a node says nothing.
-const SEEN: u64 = 20;
 
 impl<'a> Slowdowns<'a> {
     fn of(live: &'a Live) -> Self {
@@ -282,8 +280,8 @@ impl<'a> Slowdowns<'a> {
             for known in list(member, "corrections").iter().filter(|known| named(text(known, "variant")) == 1)
             {
                 let slowdown = &known["slowdown"];
-                let enough = slowdown["samples"].as_u64().is_some_and(|samples| samples >= SEEN);
-                if let Some(ratio) = slowdown["ratio"].as_f64().filter(|ratio| enough && *ratio > 0.0) {
+                let seen = slowdown["samples"].as_u64().is_some_and(|samples| samples > 0);
+                if let Some(ratio) = slowdown["ratio"].as_f64().filter(|ratio| seen && *ratio > 0.0) {
                     let of = (text(member, "device_class"), text(known, "variant"));
                     all.entry(of).or_default().push(ratio);
                 }
@@ -446,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_as_nodes_have_seen_them_lately_where_enough_was_seen() {
+    fn times_are_as_nodes_take_them_where_they_have_seen_any() {
         let mut live = live(vec![asked(&["good"], 10.0)]);
         let corrected = |ratio: f64, samples: u64, variant: &str| {
             json!({"device_class": "cpu:x", "corrections": [{"variant": variant,
@@ -455,7 +453,7 @@ mod tests {
         // `good` is of two tasks in this world; here only one is registered.
         live.variants = json!({"variants": [
             {"task": "t", "name": "good", "id": 1, "accuracy": 0.9}, {"task": "t", "name": "quick", "id": 2, "accuracy": 0.8}]});
-        let members = [corrected(1.5, 20, "good"), corrected(1.25, 30, "good"), corrected(9.0, 19, "quick")];
+        let members = [corrected(1.5, 1, "good"), corrected(1.25, 30, "good"), corrected(9.0, 0, "quick")];
         live.members = json!({"members": members});
         let written = written(&live, &Changes::default()).expect("a scenario");
         let profiles: Value = serde_json::from_str(&written.beside["profiles-1.json"]).expect("JSON");
