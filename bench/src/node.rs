@@ -115,7 +115,8 @@ impl GatewayLink for Link {
             Body::Refused { key, refusal } => Some((key, How::Not(refusal.name(), refusal.to_string()))),
             Body::BadInput { key, why, .. } => Some((key, How::Not("bad_input", why))),
             Body::HandedBack { key, .. } => Some((key, How::Not("handed_back", String::new()))),
-            Body::Report => None,
+            // Nothing is announced here.
+            Body::Declined { .. } | Body::Claim { .. } | Body::Report => None,
         };
         let mut state = self.lock();
         state.limit = limit;

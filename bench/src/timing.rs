@@ -6,12 +6,6 @@ use std::time::Duration;
 use modelless_testkit::stats;
 use serde_json::{Value, json};
 
-/// CPU time of the calling thread so far.
-pub fn thread_cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
-}
-
 /// Lets the calling thread's sleeps end when they should: by default the kernel may make each 50 us longer, and let whoever runs
 /// have their turn first.
 pub fn sleep_precisely() -> anyhow::Result<()> {

@@ -259,7 +259,8 @@ fn set(
             Engine::Openvino | Engine::Torch | Engine::Remote => ProcessConfig::installed(engine, &folder)?,
         };
         let servers = if engine == Engine::Remote { servers.clone() } else { Servers::new() };
-        let spare = spare && engine == Engine::Onnx;
+        // A remote server's runner cannot be started before it is known which server that is.
+        let spare = spare && config.spare;
         Ok(ProcessConfig { memory_limit: Some(memory), spare, servers, nice, gpu: gpus, ..config })
     })?)
 }

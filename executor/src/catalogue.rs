@@ -240,6 +240,12 @@ fn binds_alike(before: &Task, now: &Task) -> bool {
         && before.outputs == now.outputs
 }
 
+/// How long a load takes of which nothing is known on this node but the profile. Its file may have to come from the disk, and a bound that is
+/// promised must hold; whether it does is asked when it is loaded, for what lies in memory now may not then. That load corrects this.
+fn first_load(profile: &Profile) -> Micros {
+    profile.detail.load_cold.map_or(profile.load_time, |cold| cold.max(profile.load_time))
+}
+
 fn worker_variant(
     catalog: &Catalog,
     task: &Task,
@@ -257,7 +263,7 @@ fn worker_variant(
         max_batch: profile.largest_batch(variant.settings.max_batch),
         run: RunModel::from_profile(profile)?,
         memory: profile.memory,
-        load_time: profile.load_time,
+        load_time: first_load(profile),
         threads: variant.settings.threads,
         batching: task.batching,
         gpu: variant.settings.processor != Processor::Cpu,

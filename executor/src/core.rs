@@ -200,6 +200,7 @@ impl Handle {
     pub(crate) fn hear(&self, frame: ToNode) {
         match frame {
             ToNode::Query(query) => self.take_in(*query),
+            ToNode::Announce(told) => self.announced(&told),
             ToNode::Demand(demand) => self.demand(demand),
             ToNode::Cancel { key } => {
                 if self.queries().remove(&key).is_some() {
@@ -263,6 +264,7 @@ impl Handle {
         let undecoded = |(key, pending): (&QueryKey, &Pending)| pending.decoded.is_none().then_some(*key);
         let keys: Vec<QueryKey> = self.queries().iter().filter_map(undecoded).collect();
         for key in keys {
+            self.never_comes(key);
             self.hand_back(key, Refusal::Draining);
         }
     }
@@ -335,6 +337,10 @@ impl Perform<Action> for Handle {
                 let members = queries.into_iter().zip(reasons).collect();
                 self.prepare(batch, lane, variant, members, expected);
             }
+            Action::Claim { queries, lanes } => self.say([Body::Claim { queries, lanes }]),
+            // One that came meanwhile is this node's, and its gateway knows better.
+            Action::Decline { key, .. } if self.queries().contains_key(&key) => {}
+            Action::Decline { key, why } => self.say([Body::Declined { key, why }]),
             Action::Start { batch } => self.start(batch),
             Action::Revoke { batch } => self.revoke(batch),
             Action::Suspect { batch } => self.suspect(batch),

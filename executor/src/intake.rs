@@ -7,7 +7,7 @@ use modelless_adapter::{
 use modelless_decision::query::Query;
 use modelless_decision::worker::Event;
 use modelless_types::{Bytes, Micros, QueryKey, Refusal, Time};
-use modelless_wire::{Body, Input, InputFault, QueryFrame};
+use modelless_wire::{Announcement, Body, Input, InputFault, QueryFrame};
 use std::sync::Arc;
 
 /// A query that came and is not answered.
@@ -28,6 +28,28 @@ pub(crate) struct Pending {
 }
 
 impl Handle {
+    /// A query that this node may claim. Its input is elsewhere, so nothing is kept of it here; the machine has it.
+    pub(crate) fn announced(&self, told: &Announcement) {
+        let came = self.now();
+        let query = Query {
+            key: told.key,
+            tenant: told.tenant,
+            app: told.app,
+            class: told.class,
+            arrived: Time(came.0.saturating_sub(told.spent.0)),
+            deadline: came + told.deadline_in,
+            expires: came + told.expires_in,
+            max_cost: told.max_cost,
+            prefer: told.prefer,
+            priority: told.priority,
+            best_effort: told.best_effort,
+            bytes: told.decoded,
+            returnable: false,
+        };
+        let Announcement { part_ppm, quickest, .. } = *told;
+        self.feed(Event::Announce { query, part_ppm, quickest });
+    }
+
     pub(crate) fn take_in(&self, frame: QueryFrame) {
         let came = self.now();
         let key = frame.key;
@@ -36,12 +58,16 @@ impl Handle {
         let Some((preparation, id)) = self.catalogue().preparation_of(&frame.class) else {
             let why = "this node knows none of the variants that could answer".into();
             let refusal = Refusal::NothingRunnable { why };
+            self.never_comes(key);
             self.tell_refused(key, &refusal);
             return self.say([Body::Refused { key, refusal }]);
         };
         let params = match parameters(&frame.input) {
             Ok(params) => params,
-            Err(why) => return self.refuse_input(key, InputFault::Malformed, why),
+            Err(why) => {
+                self.never_comes(key);
+                return self.refuse_input(key, InputFault::Malformed, why);
+            }
         };
         let input = Arc::new(frame.input.clone());
         let size = Bytes(u64::try_from(length(&input)).unwrap_or(u64::MAX));
@@ -62,6 +88,7 @@ impl Handle {
         }
         // After it was put in: either this sees the drain, or the drain sees it.
         if self.draining() {
+            self.never_comes(key);
             return self.hand_back(key, Refusal::Draining);
         }
         let me = self.clone();
@@ -79,10 +106,17 @@ impl Handle {
                 Err(error) => {
                     tracing::error!(query = %me.named(&[key]), %error, "decoding an input panicked; this is a bug");
                     let why = "decoding failed inside the server".into();
+                    me.never_comes(key);
                     me.refuse(key, Refusal::InputCrashed { why });
                 }
             }
         });
+    }
+
+    /// A query ends before the machine heard of it. If it was claimed, its batch need not wait for it. Fed before its gateway is told: one in this
+    /// process may send the same query again while it is, and that one is not to be cancelled.
+    pub(crate) fn never_comes(&self, key: QueryKey) {
+        self.feed(Event::Cancel { key });
     }
 
     /// Says of a query that is not among the open ones (any more) that its input cannot be used.
@@ -96,6 +130,7 @@ impl Handle {
         let decoded = match result {
             Ok(decoded) => decoded,
             Err(error) => {
+                self.never_comes(key);
                 if self.queries().remove(&key).is_some() {
                     self.refuse_input(key, fault(&error), error.to_string());
                 }

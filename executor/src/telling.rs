@@ -52,6 +52,11 @@ pub(crate) fn is_telling() -> bool {
 
 /// A frame after so long: what it says of time is said from the moment in which it was sent.
 fn later(mut frame: ToNode, waited: Micros) -> ToNode {
+    if let ToNode::Announce(told) = &mut frame {
+        told.deadline_in = told.deadline_in.saturating_sub(waited);
+        told.expires_in = told.expires_in.saturating_sub(waited);
+        told.spent += waited;
+    }
     if let ToNode::Query(query) = &mut frame {
         query.deadline_in = query.deadline_in.saturating_sub(waited);
         query.expires_in = query.expires_in.saturating_sub(waited);

@@ -1,6 +1,7 @@
 mod asked_again;
 mod cancelling;
 mod cautious;
+mod claiming;
 mod cutting;
 mod draining;
 mod hanging;
@@ -149,6 +150,8 @@ struct Setup {
     marked_by: &'static [&'static str],
     /// So many times as long as usual both variants' batches were measured to take.
     slow: f64,
+    /// How long both were measured to load from the disk.
+    load_cold: Option<Micros>,
 }
 
 impl Default for Setup {
@@ -163,6 +166,7 @@ impl Default for Setup {
             processor,
             marked_by: &[],
             slow: 1.0,
+            load_cold: None,
         }
     }
 }
@@ -172,7 +176,7 @@ async fn bed(recorder: Option<Recorder>) -> Bed {
 }
 
 async fn bed_with(setup: Setup) -> Bed {
-    let Setup { recorder, store, config, damaged, remote, processor, marked_by, slow } = setup;
+    let Setup { recorder, store, config, damaged, remote, processor, marked_by, slow, load_cold } = setup;
     let folder = tempfile::tempdir().expect("a folder");
     let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(MemStore::new()));
     let artefacts = Arc::new(Artefacts::new(folder.path()).expect("an artefact store"));
@@ -205,12 +209,14 @@ async fn bed_with(setup: Setup) -> Bed {
         let processor = if second { processor } else { Processor::Cpu };
         let (engine, artefact) =
             if elsewhere { (EngineKind::Remote, &server) } else { (EngineKind::Onnx, &artefact) };
+        let mut profile = profile(ppm, us);
+        profile.detail.load_cold = load_cold;
         NewVariant {
             name: name.into(),
             settings: VariantSettings { processor, ..VariantSettings::new(engine, "fp32", 8) },
             artefact: artefact.sha256.clone(),
             artefact_bytes: Bytes(artefact.bytes),
-            profiles: vec![profile(ppm, us)],
+            profiles: vec![profile],
         }
     };
     let model = NewModel {
@@ -320,6 +326,8 @@ impl Bed {
                 other @ (Body::Refused { .. }
                 | Body::BadInput { .. }
                 | Body::HandedBack { .. }
+                | Body::Declined { .. }
+                | Body::Claim { .. }
                 | Body::Report) => {
                     panic!("not an answer: {other:?}")
                 }

@@ -75,7 +75,7 @@ pub struct RegisterVariant {
     /// What it computes on.
     #[serde(default)]
     pub processor: Processor,
-    /// The most memory of a GPU that one replica takes on one lane, in bytes.
+    /// The most memory of a GPU that one replica takes for each of its streams, in bytes.
     #[serde(default)]
     pub gpu_memory: Option<Bytes>,
     /// The most bytes that one item's strings take in one tensor.

@@ -371,7 +371,7 @@ async fn answered(
             }
             let query = query(&admitted);
             if !once_more {
-                core.demand.arrived(admitted.class, now);
+                core.demand.arrived(admitted.class, admitted.latency, now);
             }
             if let Some((class, running, form)) = copy_of(task, copied)
                 && let Some(held) = core.shadows.hold(&input)

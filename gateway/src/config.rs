@@ -2,7 +2,7 @@
 
 use crate::tls::TlsFiles;
 use crate::traces::TracesConfig;
-use modelless_decision::route::Limits;
+use modelless_decision::route::{ANNOUNCE, Limits};
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -87,7 +87,7 @@ impl Default for Config {
             best_effort_ms: 30_000,
             feedback_within_s: 24 * 3_600,
             trial_beat_ms: 1_000,
-            waiting: Limits::default(),
+            waiting: Limits { announce: ANNOUNCE, ..Limits::default() },
             seed: None,
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! It performs what the router decides and feeds it what happens. It decides nothing itself.
 
+mod announcing;
 mod ended;
 mod receiving;
 
@@ -583,6 +584,10 @@ impl Perform<Action> for Core {
             Action::Refuse { key, refusal } => {
                 self.pending.finish(key, Outcome::Refused(refusal));
             }
+            Action::Announce { key, node, part_ppm, quickest } => {
+                self.announce(key, node, (part_ppm, quickest));
+            }
+            Action::Withdraw { key, node } => self.to_node(node, ToNode::Cancel { key }),
             Action::MayReturn { key, node } => self.to_node(node, ToNode::MayReturn { key }),
             Action::Cancel { key, node } => {
                 self.pending.overdue(key, node);

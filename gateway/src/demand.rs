@@ -6,7 +6,7 @@
 use modelless_decision::admission;
 use modelless_decision::query::Class;
 use modelless_decision::route::Snapshot;
-use modelless_types::{Goals, Micros, Refusal, TaskId, Time};
+use modelless_types::{Goals, Micros, Refusal, TaskId, Time, Within};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,9 +16,11 @@ const KEPT: usize = 4_096;
 const ASKED: usize = 4_096;
 /// Classes that are told, those that are asked for most.
 const TOLD: usize = 256;
+/// Of a class so many bounds are counted apart.
+const BOUNDS: usize = 16;
 
 /// What was asked in one class.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClassDemand {
     /// The class.
     pub class: Class,
@@ -28,6 +30,8 @@ pub struct ClassDemand {
     pub in_time: u64,
     /// Queries that wait here at this moment.
     pub waiting: u32,
+    /// Within what those that came were asked, rising.
+    pub within: Vec<(Within, u64)>,
 }
 
 /// What is told.
@@ -60,13 +64,37 @@ pub(crate) struct Demands {
 
 #[derive(Debug, Default)]
 struct Counts {
-    of: BTreeMap<Class, (u64, u64)>,
+    of: BTreeMap<Class, Counted>,
     /// There are classes that are not counted.
     more: bool,
     /// When each task was asked for last.
     asked: BTreeMap<TaskId, Time>,
     /// There are tasks of which that is not known.
     more_asked: bool,
+}
+
+/// What came of one class.
+#[derive(Debug, Default)]
+struct Counted {
+    arrived: u64,
+    in_time: u64,
+    /// By bound, rising.
+    within: Vec<(Within, u64)>,
+}
+
+impl Counted {
+    /// One came. Where there are too many bounds it counts as asked within the next that is tighter: what would be too slow for it
+    /// is not taken to serve it.
+    fn came(&mut self, bound: Micros) {
+        self.arrived += 1;
+        let within = Within::of(bound);
+        match self.within.binary_search_by_key(&within, |(known, _)| *known) {
+            Ok(at) => self.within[at].1 += 1,
+            Err(at) if self.within.len() < BOUNDS => self.within.insert(at, (within, 1)),
+            Err(0) => self.within[0] = (within, self.within[0].1 + 1),
+            Err(at) => self.within[at - 1].1 += 1,
+        }
+    }
 }
 
 impl Demands {
@@ -89,11 +117,13 @@ impl Demands {
         if matches!(refusal, Refusal::NothingRunnable { .. })
             && let Some(class) = admission::wanted(snapshot, task, goals)
         {
-            self.arrived(class, now);
+            let own = snapshot.task(task).and_then(|task| task.defaults.latency);
+            let bound = goals.latency.or(own).unwrap_or(admission::DEFAULT_LATENCY);
+            self.arrived(class, bound, now);
         }
     }
 
-    pub(crate) fn arrived(&self, class: Class, now: Time) {
+    pub(crate) fn arrived(&self, class: Class, bound: Micros, now: Time) {
         let mut counts = self.counts();
         if let Some(known) = counts.asked.get_mut(&class.task) {
             *known = now.max(*known);
@@ -103,7 +133,7 @@ impl Demands {
             counts.more_asked = true;
         }
         if counts.of.len() < KEPT || counts.of.contains_key(&class) {
-            counts.of.entry(class).or_default().0 += 1;
+            counts.of.entry(class).or_default().came(bound);
         } else {
             counts.more = true;
         }
@@ -115,8 +145,8 @@ impl Demands {
     }
 
     pub(crate) fn answered_in_time(&self, class: Class) {
-        if let Some((_, in_time)) = self.counts().of.get_mut(&class) {
-            *in_time += 1;
+        if let Some(counted) = self.counts().of.get_mut(&class) {
+            counted.in_time += 1;
         }
     }
 
@@ -132,7 +162,13 @@ impl Demands {
         let mut all: Vec<ClassDemand> = counts
             .of
             .iter()
-            .map(|(&class, &(arrived, in_time))| ClassDemand { class, arrived, in_time, waiting: 0 })
+            .map(|(&class, Counted { arrived, in_time, within })| ClassDemand {
+                class,
+                arrived: *arrived,
+                in_time: *in_time,
+                waiting: 0,
+                within: within.clone(),
+            })
             .collect();
         drop(counts);
         all.sort_by_key(|demand| (std::cmp::Reverse(demand.arrived), demand.class));
@@ -154,6 +190,7 @@ mod tests {
     use super::*;
 
     const NOW: Time = Time(1_000_000);
+    const BOUND: Micros = Micros::from_millis(100);
 
     fn class(task: u32) -> Class {
         Class { task: TaskId(task), admits: [0].into_iter().collect() }
@@ -163,16 +200,44 @@ mod tests {
     fn counts_rise_and_the_most_asked_for_is_told_first_within_bounds() {
         let demands = Demands::new(NOW);
         for task in 0..5_000 {
-            demands.arrived(class(task), NOW);
+            demands.arrived(class(task), BOUND, NOW);
         }
-        (0..3).for_each(|_| demands.arrived(class(70), NOW));
+        (0..3).for_each(|_| demands.arrived(class(70), BOUND, NOW));
         demands.answered_in_time(class(70));
         demands.answered_in_time(class(4_999)); // beyond the bound: not counted
         let told = demands.told(&[(class(70), 9), (class(4_999), 1)]);
         assert_eq!(told.classes.len(), TOLD);
-        assert_eq!(told.classes[0], ClassDemand { class: class(70), arrived: 4, in_time: 1, waiting: 9 });
+        let first = ClassDemand {
+            class: class(70),
+            arrived: 4,
+            in_time: 1,
+            waiting: 9,
+            within: vec![(Within::of(BOUND), 4)],
+        };
+        assert_eq!(told.classes[0], first);
         assert_eq!(demands.counts().of.len(), KEPT);
         assert_eq!(told.waiting, 10, "those of classes that are not told wait as well");
+    }
+
+    #[test]
+    fn a_class_is_counted_by_its_bounds_and_where_there_are_too_many_by_the_next_that_is_tighter() {
+        let demands = Demands::new(NOW);
+        let within = |bounds: &[u64]| {
+            for ms in bounds {
+                demands.arrived(class(7), Micros::from_millis(*ms), NOW);
+            }
+            demands.told(&[]).classes[0].within.clone()
+        };
+        let known = |ms: u64, count: u64| (Within::of(Micros::from_millis(ms)), count);
+        assert_eq!(within(&[100, 20, 101]), [known(20, 1), known(100, 2)]);
+        let powers: Vec<u64> = (0..BOUNDS - 2).map(|n| 200 << n).collect();
+        let all = within(&powers);
+        assert_eq!((all.len(), all[2]), (BOUNDS, known(200, 1)));
+        // Between two, beyond all and below all.
+        let all = within(&[150, u64::from(u32::MAX), 1]);
+        assert_eq!((all[0], all[1], all.len()), (known(1, 2), known(100, 3), BOUNDS));
+        assert_eq!(all[BOUNDS - 1].1, 2);
+        assert_eq!(all.iter().map(|(_, count)| count).sum::<u64>(), demands.told(&[]).classes[0].arrived);
     }
 
     #[test]
@@ -180,17 +245,17 @@ mod tests {
         let demands = Demands::new(NOW);
         let at = |s| NOW + Micros::from_secs(s);
         // In two classes of one task, of which the later comes to be counted first.
-        demands.arrived(Class { admits: [1].into_iter().collect(), ..class(7) }, at(9));
-        demands.arrived(class(7), at(8));
-        demands.arrived(class(8), at(2));
+        demands.arrived(Class { admits: [1].into_iter().collect(), ..class(7) }, BOUND, at(9));
+        demands.arrived(class(7), BOUND, at(8));
+        demands.arrived(class(8), BOUND, at(2));
         let told = demands.asked(at(20));
         let whole = |time: Micros| time.0 / 1_000_000;
         let tasks: Vec<_> = told.tasks.iter().map(|(task, at)| (task.0, whole(*at))).collect();
         assert_eq!((whole(told.up), tasks, told.all), (20, vec![(7, 9), (8, 2)], true));
         let most = u32::try_from(ASKED).unwrap();
-        (0..most).for_each(|task| demands.arrived(class(task), NOW));
+        (0..most).for_each(|task| demands.arrived(class(task), BOUND, NOW));
         assert!(demands.asked(NOW).all);
-        demands.arrived(class(most), NOW);
+        demands.arrived(class(most), BOUND, NOW);
         let told = demands.asked(NOW);
         assert_eq!((told.tasks.len(), told.all), (ASKED, false));
     }
@@ -199,9 +264,9 @@ mod tests {
     fn tasks_that_are_gone_make_room_for_others() {
         let demands = Demands::new(NOW);
         let most = u32::try_from(ASKED).unwrap();
-        (0..most).for_each(|task| demands.arrived(class(task), NOW));
+        (0..most).for_each(|task| demands.arrived(class(task), BOUND, NOW));
         demands.forget(|task| task.0 < 7);
-        demands.arrived(class(most), NOW);
+        demands.arrived(class(most), BOUND, NOW);
         let told = demands.asked(NOW);
         assert_eq!((told.tasks.len(), told.all), (8, true));
         assert!(told.tasks.iter().any(|(task, _)| task.0 == most));
@@ -211,7 +276,7 @@ mod tests {
     fn classes_that_are_not_told_are_counted() {
         let demands = Demands::new(NOW);
         let left_out = |upto: u32| {
-            (0..upto).for_each(|task| demands.arrived(class(task), NOW));
+            (0..upto).for_each(|task| demands.arrived(class(task), BOUND, NOW));
             demands.told(&[]).left_out
         };
         let (told, kept) = (u32::try_from(TOLD).unwrap(), u32::try_from(KEPT).unwrap());

@@ -212,6 +212,11 @@ impl Pending {
         Ok(())
     }
 
+    /// The query, if somebody waits for it.
+    pub(crate) fn query(&self, key: QueryKey) -> Option<Query> {
+        self.lock().entries.get(&key).map(|entry| entry.query)
+    }
+
     /// It goes to a node: what to send, unless nobody waits any longer. The payload stays, in case it comes back.
     pub(crate) fn send(&self, key: QueryKey, sent: Sent) -> Option<(Query, Input)> {
         let mut open = self.lock();

@@ -10,8 +10,8 @@ use modelless_adapter::{AdapterSpec, SpecError, Tokenizer};
 use modelless_store::{NewSpace, NewTask, SpaceKind, TaskChange};
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, Ahead, Batching, Bytes, CacheFor, CostPer1k, DeclaredRule,
-    Engine, Fallback, Goals, KeepFor, LiveRule, Micros, Optimisation, Prefer, Priority, Processor, TaskKind,
-    TenantId, TensorSpec, VariantSettings,
+    Engine, Fallback, Goals, KeepFor, LiveRule, Micros, Optimisation, Prefer, Priority, Processor,
+    TaskBatching, TaskKind, TenantId, TensorSpec, VariantSettings,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -179,7 +179,7 @@ pub struct VariantManifest {
     /// What it computes on.
     #[serde(default)]
     pub processor: Processor,
-    /// The most memory of a GPU that one replica takes on one lane, in bytes.
+    /// The most memory of a GPU that one replica takes for each of its streams, in bytes.
     #[serde(default)]
     pub gpu_memory: Option<Bytes>,
     /// The most bytes that one item's strings take in one tensor.
@@ -274,7 +274,8 @@ impl TaskManifest {
     /// What it wants otherwise in the task that is there.
     pub fn change(&self) -> TaskChange {
         let Self { live_accuracy, declared_accuracy, cache, keep, ahead, .. } = *self;
-        TaskChange { live_accuracy, declared_accuracy, cache, keep, ahead }
+        let batching = self.batching.map(TaskBatching::Own);
+        TaskChange { live_accuracy, declared_accuracy, cache, keep, ahead, batching }
     }
 
     /// Accuracies known from elsewhere, by the name of the variant.

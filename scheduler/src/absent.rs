@@ -47,6 +47,37 @@ impl Absent {
         };
         next.pins.extend(before.pins.iter().filter(|pin| stays(&pin.node)));
         next.pins.sort_unstable();
+        next.serves.extend(before.serves.iter().filter(|pin| stays(&pin.node)));
         next.report.extend(before.report.iter().filter(|step| stays(&step.node)).cloned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modelless_decision::plan::Pin;
+    use modelless_types::{DeviceIx, VariantId};
+
+    #[tokio::test(start_paused = true)]
+    async fn what_serves_most_on_a_node_that_is_not_reached_yet_stays_with_its_pins() {
+        let pin = |node| Pin { node: NodeId(node), device: DeviceIx(0), variant: VariantId(7) };
+        let all: Vec<Pin> = (1..=2).map(pin).collect();
+        let before = Plan {
+            serves: all.iter().copied().collect(),
+            pins: all.clone(),
+            informed: true,
+            ..Plan::default()
+        };
+        let mut absent = Absent::default();
+        let mut with = |before: &Plan| {
+            let mut next =
+                Plan { pins: vec![all[0]], serves: [all[0]].into(), informed: true, ..Plan::default() };
+            absent.carry_over(&mut next, before, &[NodeId(1)].into(), Some(&[]));
+            next
+        };
+        assert!(with(&before).asks_the_same(&before));
+        tokio::time::advance(GONE_AFTER).await;
+        let gone = with(&before);
+        assert_eq!((gone.pins, gone.serves), (vec![all[0]], [all[0]].into()));
     }
 }

@@ -323,6 +323,7 @@ impl Service {
         self.absent.carry_over(&mut next, &before, &reached, answers.then_some(members));
         let known: BTreeSet<VariantId> = catalog.variants.iter().map(|variant| variant.id).collect();
         next.pins.retain(|pin| known.contains(&pin.variant)); // removed since it was pinned where nobody is reached
+        next.serves.retain(|pin| known.contains(&pin.variant));
         next.discretionary_permille = Some(share);
         refused(&check(&input, &before, &next))?;
         let mut id = saved.as_ref().map(|plan| plan.id);

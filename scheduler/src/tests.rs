@@ -299,6 +299,7 @@ fn asked(second: u64, third: u64) -> Vec<Member> {
         arrived,
         in_time: 0,
         waiting: 0,
+        within: Vec::new(),
     };
     let demand = [class(1, second), class(2, third)].into();
     vec![Member { demand, ..Member::new(modelless_live::Role::Gateway, "g", 1) }]

@@ -91,6 +91,11 @@ const IDEAS: &[Idea] = &[
         without: "who cannot be in time at a node is refused there",
         change: |world| each_worker(world, |worker| worker.hand_back = false),
     },
+    Idea {
+        name: "`announce`",
+        without: "each query goes to one node, or waits for one",
+        change: |world| world.limits.announce = 0,
+    },
     Idea { name: "queues at nodes", without: "one queue for all nodes, at no distance", change: central },
 ];
 

@@ -224,8 +224,10 @@ impl Drive<'_> {
                     self.open -= 1;
                     self.ends.refused += 1;
                 }
-                // Nobody cancels.
+                // Nobody cancels, and nothing is announced.
                 Action::Revoke { .. }
+                | Action::Claim { .. }
+                | Action::Decline { .. }
                 | Action::Suspect { .. }
                 | Action::Quarantine { .. }
                 | Action::Discharge { .. }

@@ -7,7 +7,7 @@ use crate::{Error, scenario::Stream};
 use modelless_decision::route::{Action, End, Event, Limit, NodeIx, NodeReport, Router, Table};
 use modelless_decision::{Machine, Query, Rank, admission};
 use modelless_types::{
-    Accuracy, AppId, Micros, NodeId, Priority, QueryKey, Refusal, TenantId, Time, VariantId,
+    Accuracy, AppId, Micros, NodeId, Priority, QueryKey, Refusal, TenantId, Time, VariantId, Within,
 };
 
 /// How long after its deadline a client that takes best effort still waits.
@@ -86,7 +86,7 @@ impl World<'_> {
             returnable: false,
         };
         self.queries.insert(key, query);
-        self.asked.came(query.class, 1.0);
+        self.asked.came((query.class, Some(Within::of(admitted.latency))), 1.0);
         self.rented.came((query.class, admitted.latency));
         self.feed_router(gateway, Event::Arrive(query))
     }
@@ -117,8 +117,17 @@ impl World<'_> {
         if !self.gateways[at].up {
             return Ok(());
         }
+        // Who is claimed takes no credit, so nobody asks whether there is any.
+        let claims = if let Event::Claim { node, .. } = &event { Some(*node) } else { None };
+        let had = claims.map(|node| (node, self.outstanding(at, node)));
         self.gateways[at].router.handle(self.now, event);
-        self.after_router(at)
+        self.after_router(at, had)
+    }
+
+    /// What a gateway has outstanding at a node.
+    fn outstanding(&self, at: usize, node: NodeId) -> u32 {
+        let ix = NodeIx(u32::try_from(Self::position(node)).unwrap_or(u32::MAX));
+        self.gateways[at].router.load().outstanding(ix)
     }
 
     pub(crate) fn router_timer(&mut self, at: usize) -> Result<(), Error> {
@@ -127,19 +136,17 @@ impl World<'_> {
         if gateway.router.poll_timeout().is_some_and(|wake| wake.at <= self.now) {
             gateway.router.handle_timeout(self.now);
         }
-        self.after_router(at)
+        self.after_router(at, None)
     }
 
-    fn after_router(&mut self, at: usize) -> Result<(), Error> {
+    /// `had` is what was outstanding before at a node that claimed: it may have lowered what it grants meanwhile.
+    fn after_router(&mut self, at: usize, had: Option<(NodeId, u32)>) -> Result<(), Error> {
         let mut sent = Vec::new();
         while let Some(action) = self.gateways[at].router.poll_action() {
             match action {
                 Action::Send { key, node, waiting, first, among, returnable, reserved, .. } => {
                     let Some(query) = self.queries.get(key).copied() else { continue };
-                    // What the way there and back takes is not the node's to spend.
-                    let far = self.scenario.nodes[Self::position(node)].far;
-                    let link = self.scenario.link;
-                    let way = Micros(2 * (link.one_way.0 + far.0 + link.jitter.0));
+                    let way = self.there_and_back(node);
                     let left = |until: Time| (until - self.now).saturating_sub(way);
                     let frame = ToNode::Query {
                         query: Query {
@@ -157,6 +164,21 @@ impl World<'_> {
                     sent.push(node);
                     self.post_to_node(at, node, frame);
                 }
+                Action::Announce { key, node, part_ppm, quickest } => {
+                    let Some(query) = self.queries.get(key).copied() else { continue };
+                    let way = self.there_and_back(node);
+                    let left = |until: Time| (until - self.now).saturating_sub(way);
+                    let frame = ToNode::Announce {
+                        query,
+                        deadline_in: left(query.deadline),
+                        expires_in: left(query.expires),
+                        spent: self.now - query.arrived,
+                        part_ppm,
+                        quickest,
+                    };
+                    self.post_to_node(at, node, frame);
+                }
+                Action::Withdraw { key, node } => self.post_to_node(at, node, ToNode::Withdraw { key }),
                 Action::Refuse { key, refusal } => self.client_refused(key, &refusal)?,
                 Action::MayReturn { key, node } => self.post_to_node(at, node, ToNode::MayReturn { key }),
                 Action::Cancel { key, node } => {
@@ -169,12 +191,11 @@ impl World<'_> {
             }
         }
         for node in sent {
-            let position = Self::position(node);
-            let ix = NodeIx(u32::try_from(position).unwrap_or(u32::MAX));
-            let outstanding = self.gateways[at].router.load().outstanding(ix);
+            let outstanding = self.outstanding(at, node);
             self.outstanding_max = self.outstanding_max.max(outstanding);
-            let granted = self.gateways[at].granted[position].queries;
-            ensure(outstanding <= granted, self.now, "credit is never exceeded", || {
+            let granted = self.gateways[at].granted[Self::position(node)].queries;
+            let before = had.filter(|(claims, _)| *claims == node).map_or(0, |(_, before)| before);
+            ensure(outstanding <= granted.max(before), self.now, "credit is never exceeded", || {
                 format!("gateway {at} has {outstanding} at {node}, which granted {granted}")
             })?;
         }
@@ -188,6 +209,13 @@ impl World<'_> {
             self.push(wake, Rank::Timer, Ev::GatewayTimer { gateway: at, epoch });
         }
         Ok(())
+    }
+
+    /// What the way there and back takes is not the node's to spend.
+    fn there_and_back(&self, node: NodeId) -> Micros {
+        let far = self.scenario.nodes[Self::position(node)].far;
+        let link = self.scenario.link;
+        Micros(2 * (link.one_way.0 + far.0 + link.jitter.0))
     }
 
     /// Over the connection, which belongs to one life of the node; without one the frame is lost, as on a real wire.
@@ -231,6 +259,12 @@ impl World<'_> {
             }
             FromNode::HandedBack { key, why } => {
                 self.feed_router(at, Event::HandedBack { key, node, report, why })
+            }
+            FromNode::Declined { key, why } => {
+                self.feed_router(at, Event::Declined { key, node, report, why })
+            }
+            FromNode::Claim { queries, lanes } => {
+                self.feed_router(at, Event::Claim { queries, node, lanes, report })
             }
             FromNode::Report => self.feed_router(at, Event::Report { node, report }),
         }

@@ -1,5 +1,7 @@
 //! A node's shell: the [`Worker`], its lanes and processes, and what it tells its gateways.
 
+mod announced;
+mod frames;
 mod suspects;
 
 use crate::Error;
@@ -10,47 +12,16 @@ use crate::quarantine::Wards;
 use crate::scenario::VariantSpec;
 use crate::told::{self, Told};
 use crate::world::{Ev, World};
+pub(crate) use frames::{FromNode, ToNode};
 use modelless_decision::query::Class;
 use modelless_decision::route::{Asker, IDLE_AFTER, Limit, NodeInfo, NodeReport, share};
 use modelless_decision::worker::{Action, BatchId, Event, Failure, LaneIx, Outcome, Worker};
 use modelless_decision::{Machine, Moments, Query, Rank};
 use modelless_types::{
-    Bytes, CostPer1k, DeviceIx, Engine, Micros, ModelId, NodeId, PricePerHour, QueryKey, Refusal, TaskId,
-    Time, VariantId,
+    Bytes, CostPer1k, DeviceIx, Engine, Micros, ModelId, NodeId, PricePerHour, QueryKey, Time, VariantId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
-
-/// From a gateway.
-pub(crate) enum ToNode {
-    Query {
-        query: Query,
-        deadline_in: Micros,
-        expires_in: Micros,
-        spent: Micros,
-        waiting: u32,
-        among: u32,
-        first_in: Option<Micros>,
-    },
-    MayReturn {
-        key: QueryKey,
-    },
-    Cancel {
-        key: QueryKey,
-    },
-    Wake {
-        task: TaskId,
-        ordinal: u8,
-    },
-}
-
-/// To a gateway.
-pub(crate) enum FromNode {
-    Answer { key: QueryKey, variant: VariantId },
-    Refused { key: QueryKey, refusal: Refusal },
-    HandedBack { key: QueryKey, why: Refusal },
-    Report,
-}
 
 struct Held {
     gateway: usize,
@@ -96,6 +67,8 @@ pub(crate) struct Node {
     pub(crate) slow: f64,
     pub(crate) drained: bool,
     held: BTreeMap<QueryKey, Held>,
+    /// What is only announced, and by which life of which gateway.
+    heard: BTreeMap<QueryKey, (usize, u32)>,
     pub(crate) batches: BTreeMap<BatchId, Batch>,
     /// What was handed to each process of each lane; the first is on the device.
     lanes: BTreeMap<(DeviceIx, LaneIx, ModelId, Engine), VecDeque<BatchId>>,
@@ -127,6 +100,7 @@ impl Node {
             slow: 1.0,
             drained: false,
             held: BTreeMap::new(),
+            heard: BTreeMap::new(),
             batches: BTreeMap::new(),
             lanes: BTreeMap::new(),
             revoked: BTreeSet::new(),
@@ -144,6 +118,11 @@ impl Node {
 }
 
 impl Node {
+    /// What is announced to it, by its shell's book or its machine's.
+    pub(crate) fn heard(&self) -> usize {
+        self.heard.len().max(self.worker.announced_here())
+    }
+
     /// Batches on its devices now.
     pub(crate) fn running(&self) -> u64 {
         self.lanes.values().filter(|lane| !lane.is_empty()).count() as u64
@@ -191,6 +170,7 @@ impl World<'_> {
                 Action::Prepare { batch, device, lane, variant, queries, expected, .. } => {
                     self.prepare(at, batch, (device, lane), variant, queries, expected)?;
                 }
+                Action::Claim { queries, lanes } => self.claim(at, &queries, lanes, &mut frames),
                 Action::Start { batch } => self.start(at, batch)?,
                 Action::Revoke { batch } => {
                     let node = &mut self.nodes[at];
@@ -243,6 +223,12 @@ impl World<'_> {
                     self.handed_back += 1;
                     let held = self.take(at, key)?;
                     frames.push((held.gateway, held.epoch, FromNode::HandedBack { key, why }));
+                }
+                Action::Decline { key, why } => {
+                    // One that came meanwhile is this node's.
+                    if let Some((gateway, epoch)) = self.nodes[at].heard.remove(&key) {
+                        frames.push((gateway, epoch, FromNode::Declined { key, why }));
+                    }
                 }
                 Action::Recut { device, width, lanes } => {
                     self.recuts += 1;
@@ -348,6 +334,7 @@ impl World<'_> {
                     expires: self.now + expires_in,
                     ..query
                 };
+                self.nodes[at].heard.remove(&key);
                 let before = self.nodes[at].held.insert(key, Held { gateway, epoch, query });
                 ensure(before.is_none(), self.now, "a query is at one place", || {
                     format!("{key} came twice")
@@ -365,6 +352,17 @@ impl World<'_> {
                 self.push(self.now + decode, Rank::Arrival, Ev::Decoded { node: at, life, key });
                 Ok(())
             }
+            ToNode::Announce { query, deadline_in, expires_in, spent, part_ppm, quickest } => {
+                self.nodes[at].heard.insert(query.key, (gateway, epoch));
+                let query = Query {
+                    arrived: Time(self.now.0.saturating_sub(spent.0)),
+                    deadline: self.now + deadline_in,
+                    expires: self.now + expires_in,
+                    ..query
+                };
+                self.feed_worker(at, Event::Announce { query, part_ppm, quickest })
+            }
+            ToNode::Withdraw { key } => self.withdrawn(at, key),
             ToNode::MayReturn { key } => self.feed_worker(at, Event::MayReturn { key }),
             ToNode::Cancel { key } => self.cancel(at, key),
             ToNode::Wake { task, ordinal } => self.feed_worker(at, Event::Wake { task, ordinal }),
@@ -401,7 +399,8 @@ impl World<'_> {
         }
         let theirs = node.held.iter().filter(|(_, h)| h.gateway == gateway && h.epoch == epoch);
         let keys: Vec<QueryKey> = theirs.map(|(key, _)| *key).collect();
-        keys.into_iter().try_for_each(|key| self.cancel(at, key))
+        keys.into_iter().try_for_each(|key| self.cancel(at, key))?;
+        self.hears_no_more_of(at, (gateway, epoch))
     }
 
     fn prepare(

@@ -7,7 +7,7 @@
 
 use crate::simplex::Programme;
 use modelless_decision::plan::{Input, Pin, PlanDevice, PlanVariant};
-use modelless_types::{Accuracy, TaskId, VariantId};
+use modelless_types::{Accuracy, Micros, TaskId, VariantId};
 use std::collections::BTreeSet;
 
 /// Who asks for what, a second.
@@ -17,6 +17,8 @@ pub struct Asked {
     pub task: TaskId,
     /// No answer may be less accurate.
     pub floor: Accuracy,
+    /// Nothing may answer that takes longer when it is alone.
+    pub within: Micros,
     /// Queries a second.
     pub rate: f64,
 }
@@ -29,7 +31,9 @@ type Way<'a> = (usize, usize, &'a PlanVariant);
 
 /// The accuracy served a second, summed over queries, with these sets.
 fn served(devices: &[PlanDevice], sets: &[Set], asked: &[Asked]) -> f64 {
-    let may = |asked: &Asked, v: &PlanVariant| v.task == asked.task && v.accuracy >= asked.floor;
+    let may = |asked: &Asked, v: &PlanVariant| {
+        v.task == asked.task && v.accuracy >= asked.floor && v.latency <= asked.within
+    };
     let mut ways: Vec<Way<'_>> = Vec::new();
     for (who, one) in asked.iter().enumerate() {
         for (at, (device, set)) in devices.iter().zip(sets).enumerate() {
@@ -134,7 +138,7 @@ pub fn best(input: &Input, asked: &[Asked]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use modelless_types::{Bytes, CostPer1k, DeviceIx, Micros, NodeId};
+    use modelless_types::{Bytes, CostPer1k, DeviceIx, NodeId};
 
     fn variant(id: u32, task: u32, percent: u32, a_second: u64) -> PlanVariant {
         PlanVariant {
@@ -163,7 +167,8 @@ mod tests {
     }
 
     fn asked(task: u32, percent: u32, rate: f64) -> Asked {
-        Asked { task: TaskId(task), floor: Accuracy::from_ppm(10_000 * percent).expect("one"), rate }
+        let floor = Accuracy::from_ppm(10_000 * percent).expect("one");
+        Asked { task: TaskId(task), floor, within: Micros::from_secs(10), rate }
     }
 
     #[test]
@@ -178,6 +183,11 @@ mod tests {
         near(best(&input(2, 1, &ladder), &[asked(1, 85, 150.0)]), 135.0);
         // Both in one memory: x by the good one takes x / 100 + (200 - x) / 400 of it, so 66.7.
         near(best(&input(1, 2, &ladder), &[asked(1, 0, 200.0)]), 66.666_667 * 0.9 + 133.333_333 * 0.8);
+        // Nobody waits for anything that is slower than its bound.
+        let slow = [PlanVariant { latency: Micros(20_000), ..ladder[0].clone() }, ladder[1].clone()];
+        let within = |ms| Asked { within: Micros::from_millis(ms), ..asked(1, 0, 50.0) };
+        near(best(&input(1, 1, &slow), &[within(20)]), 45.0);
+        near(best(&input(1, 1, &slow), &[within(19)]), 40.0);
         // Two tasks, each with a device.
         let two = [variant(1, 1, 90, 100), variant(2, 2, 80, 400)];
         near(best(&input(2, 1, &two), &[asked(1, 0, 100.0), asked(2, 0, 100.0)]), 170.0);

@@ -17,7 +17,7 @@ use crate::workload::Source;
 use charged::Presence;
 use modelless_decision::Moments;
 use modelless_decision::admission;
-use modelless_decision::hire::best_rate;
+use modelless_decision::hire::{best_rate, takes};
 use modelless_decision::query::Class;
 use modelless_decision::route::{NodeInfo, Offer, Ready, Snapshot, Table};
 use modelless_types::{Micros, NodeId, PricePerHour};
@@ -29,9 +29,13 @@ use std::collections::BTreeMap;
 pub struct Fluid {
     /// At least this share of queries is late or refused.
     pub violations: f64,
-    /// The same where machines that come and go are asked for no earlier than what comes needs them: with their start and a load charged.
+    /// The same for who asks for machines that come and go when what comes needs them, and not before: with their start and a load charged. No bound for
+    /// whoever asks for more than that.
     #[serde(default)]
     pub charged: f64,
+    /// At most so accurate are answers on average, of whoever misses no more than a point above these. `None` if nothing can be served.
+    #[serde(default)]
+    pub accuracy: Option<f64>,
     /// At most so many a second can be served, of the scenario's mix.
     pub capacity: f64,
     /// At least this is paid for a million answers in time, were machines rented by the lane and the second. `None` if nothing
@@ -39,10 +43,19 @@ pub struct Fluid {
     pub usd_per_million: Option<f64>,
 }
 
+/// What an answer is worth beside its accuracy, where as many as can be come first.
+const ANSWER: f64 = 100.0;
+/// So much more may be missed than must be by whom the most accurate is told of.
+const POINT: f64 = 0.01;
+
 /// Queries that the same variants may answer within the same bound.
 struct Group {
     /// How many a second each kind of lane serves at most.
     rates: Vec<f64>,
+    /// The same for who leaves half of the bound for waiting, as those do who rent.
+    careful: Vec<f64>,
+    /// How accurate each variant's answers are, and how many a second it gives on each kind of lane.
+    ways: Vec<Vec<(f64, f64)>>,
     streams: Vec<usize>,
 }
 
@@ -130,15 +143,31 @@ impl Case {
         let mut groups: BTreeMap<(Class, Micros), Group> = BTreeMap::new();
         for (at, stream) in scenario.streams.iter().enumerate() {
             let Ok(admitted) = admission::admit(&snapshot, stream.task, &stream.goals) else { continue };
-            let rates = |lanes: &Lanes| {
+            let ways = |lanes: &Lanes| -> Vec<(f64, f64)> {
                 let may = known
                     .all_on(lanes.node)
                     .filter(|v| v.task == stream.task && admitted.class.admits.contains(v.spec.ordinal));
-                may.map(|v| best_rate(&v.run, v.max_batch, admitted.latency)).fold(0.0, f64::max)
+                let way = |v: &crate::known::Known<'_>| {
+                    (v.spec.accuracy.as_f64(), best_rate(&v.run, v.max_batch, admitted.latency))
+                };
+                may.map(way).filter(|(_, rate)| *rate > 0.0).collect()
             };
-            let group = groups
-                .entry((admitted.class, admitted.latency))
-                .or_insert_with(|| Group { rates: lanes.iter().map(rates).collect(), streams: Vec::new() });
+            let careful = |lanes: &Lanes| {
+                let may = known
+                    .all_on(lanes.node)
+                    .filter(|v| v.task == stream.task && admitted.class.admits.contains(v.spec.ordinal));
+                takes(may.map(|v| (&v.run, v.max_batch)), admitted.latency).map_or(0.0, |each| 1.0 / each)
+            };
+            let group = groups.entry((admitted.class, admitted.latency)).or_insert_with(|| {
+                let ways: Vec<_> = lanes.iter().map(ways).collect();
+                let quickest = |ways: &Vec<(f64, f64)>| ways.iter().map(|way| way.1).fold(0.0, f64::max);
+                Group {
+                    rates: ways.iter().map(quickest).collect(),
+                    careful: lanes.iter().map(careful).collect(),
+                    ways,
+                    streams: Vec::new(),
+                }
+            });
             group.streams.push(at);
         }
         let longest = groups.keys().map(|(_, bound)| *bound).max().unwrap_or(Micros::ZERO);
@@ -174,6 +203,34 @@ impl Case {
             programme.at_most(busy.collect(), *seconds);
         }
         programme.solve()
+    }
+
+    /// How accurate answers are on average at best, if so many are given in all.
+    fn most_accurate(&self, counts: &[f64], lane_seconds: &[f64], answers: f64) -> Option<f64> {
+        /// Of which group, on which lanes, how accurate, and how many a second.
+        type Way = (usize, usize, f64, f64);
+        let mut ways: Vec<Way> = Vec::new();
+        for (g, group) in self.groups.iter().enumerate() {
+            for (l, of) in group.ways.iter().enumerate() {
+                ways.extend(of.iter().map(|(accuracy, rate)| (g, l, *accuracy, *rate)));
+            }
+        }
+        // First so many, and then as accurate as can be.
+        let mut programme = Programme::new(ways.iter().map(|way| ANSWER + way.2).collect());
+        let rows = |of: &dyn Fn(&Way) -> Option<f64>| {
+            ways.iter().enumerate().filter_map(|(at, way)| Some((at, of(way)?))).collect::<Vec<_>>()
+        };
+        for (g, count) in counts.iter().enumerate() {
+            programme.at_most(rows(&|way| (way.0 == g).then_some(1.0)), *count);
+        }
+        for (l, seconds) in lane_seconds.iter().enumerate() {
+            programme.at_most(rows(&|way| (way.1 == l).then(|| 1.0 / way.3)), *seconds);
+        }
+        programme.at_most(rows(&|_| Some(1.0)), answers);
+        let given = programme.solve();
+        let all: f64 = given.iter().sum();
+        let accuracy: f64 = given.iter().zip(&ways).map(|(given, way)| given * way.2).sum();
+        (all > 0.0).then(|| accuracy / all)
     }
 
     /// How many are lost whoever decides, with lanes that are there when `presence` says: the most that stretches of any length tell.
@@ -262,9 +319,11 @@ pub fn fluid(scenario: &Scenario, seed: u64) -> Result<Fluid, Error> {
         .sum();
     let answers: f64 = served.iter().sum();
     let share = |lost: f64| if offered == 0 { 0.0 } else { (never + lost) / float(offered as u64) };
+    let within_a_point = admitted - most_lost_charged - POINT * float(offered as u64);
     Ok(Fluid {
         violations: share(most_lost),
         charged: share(most_lost_charged),
+        accuracy: case.most_accurate(&all, &whole, within_a_point.max(0.0)),
         capacity: if admitted > 0.0 { case.headroom(&rates) * rates.iter().sum::<f64>() } else { 0.0 },
         usd_per_million: (answers > 0.0).then(|| usd / answers * 1e6),
     })
@@ -308,6 +367,26 @@ mod tests {
         // A lane costs 0.05 USD an hour: a million queries of a millisecond are 1,000 s of it.
         let usd = spread.usd_per_million.expect("something is served");
         assert!((usd - 0.05 * 1_000.0 / 3_600.0).abs() < 1e-9, "{usd}");
+    }
+
+    #[test]
+    fn answers_are_as_accurate_as_the_lanes_have_time_for() {
+        // Two variants: 1 ms and 4 ms. Two lanes have 2 s in a second (and a bound's time), of which 1,000 take all by x of the slow one
+        // with 1 ms x (1,000 - x) + 4 ms x = 2.02 s; 10 of them need not be answered.
+        let mut world = world((0..1_000).map(|n| Micros(n * 1_000)).collect(), 10);
+        let mut slow = world.tasks[0].variants[0].clone();
+        let quick = slow.accuracy.as_f64();
+        slow.id = modelless_types::VariantId(2);
+        slow.ordinal = 1;
+        slow.name = "slow".into();
+        slow.accuracy = modelless_types::Accuracy::parse_floor("0.99").expect("an accuracy");
+        slow.latency[0].mean_us = 4_000.0;
+        world.tasks[0].variants.push(slow);
+        world.duration = Micros::from_secs(1);
+        let seen = fluid(&world, 1).expect("runs").accuracy.expect("something is served");
+        let slow = (2_020.0 - 990.0) / 3.0 / 990.0;
+        let wanted = quick + slow * (0.99 - quick);
+        assert!((seen - wanted).abs() < 1e-6, "{seen}, not {wanted}");
     }
 
     #[test]

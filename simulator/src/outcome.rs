@@ -40,6 +40,9 @@ pub struct Outcome {
     pub steadied: u64,
     /// Queries that a node gave back.
     pub handed_back: u64,
+    /// Queries that nodes asked for, of those that were announced to them.
+    #[serde(default)]
+    pub claims: u64,
     /// Answers that came when nobody waited any more.
     pub echoes: u64,
     /// Time on devices over time that lanes were there, since the scenario's start.
@@ -238,7 +241,7 @@ pub fn table(outcome: &Outcome) -> String {
     let _ = write!(
         out,
         "\nanswers by variant  {}\nrefusals by reason  {}\nbatches (size x n)  {}\n\
-         loads {}, failed {}, unloads {}, crashes {}, cuts {}, handed back {}, echoes {}\n\
+         loads {}, failed {}, unloads {}, crashes {}, cuts {}, handed back {}, claims {}, echoes {}\n\
          devices busy {:.1} %, machines {:.6} USD ({} started), device time {:.6} USD, {} events\n",
         pairs(&outcome.total.variants),
         pairs(&outcome.total.refused),
@@ -249,6 +252,7 @@ pub fn table(outcome: &Outcome) -> String {
         outcome.crashes,
         outcome.recuts,
         outcome.handed_back,
+        outcome.claims,
         outcome.echoes,
         100.0 * outcome.busy,
         outcome.machines_usd,

@@ -5,9 +5,8 @@ use crate::hire::{self, Asked, Counts};
 use crate::world::{Ev, World};
 use modelless_decision::Moments;
 use modelless_decision::hire::Kind;
-use modelless_decision::query::Class;
 use modelless_decision::worker::Event;
-use modelless_types::{Micros, TaskId, Time};
+use modelless_types::{Micros, TaskId, Time, Within};
 use std::collections::BTreeMap;
 
 const EVERY: Micros = Micros::from_secs(1);
@@ -103,9 +102,10 @@ impl World<'_> {
 
     /// The planner knows what a sample of the load asks for, as what hires does: a live one was there before.
     fn suppose(&mut self, sample: &[(u64, Asked)]) {
-        let mut rates: BTreeMap<TaskId, BTreeMap<Class, f64>> = BTreeMap::new();
-        for (_, (class, _)) in sample {
-            *rates.entry(class.task).or_default().entry(*class).or_default() +=
+        let mut rates: BTreeMap<TaskId, BTreeMap<modelless_decision::demand::Asked, f64>> = BTreeMap::new();
+        for (_, (class, bound)) in sample {
+            let asked = (*class, Some(Within::of(*bound)));
+            *rates.entry(class.task).or_default().entry(asked).or_default() +=
                 1.0 / SAMPLE.as_millis_f64() * 1e3;
         }
         for (task, rates) in rates {

@@ -66,7 +66,7 @@ impl Report {
         if self.fluid.charged > self.fluid.violations {
             let _ = writeln!(
                 out,
-                "nor than {:.2} % who starts machines when what comes needs them",
+                "nor, as a rule, than {:.2} % who starts machines when what comes needs them",
                 100.0 * self.fluid.charged
             );
         }

@@ -30,6 +30,8 @@ pub struct Plan {
     pub seeds: Vec<u64>,
     /// At most so long, in virtual seconds; four times that where machines are rented.
     pub seconds: u64,
+    /// To so many nodes ours announces each query, in place of what the scenario says.
+    pub announce: Option<u16>,
     /// Only these policies; none says all.
     pub policies: Vec<String>,
 }
@@ -70,6 +72,9 @@ pub struct Row {
     /// The same with the start of machines that come and go, and a load, charged. Rows from before it was told have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub charged: Option<f64>,
+    /// At most so accurate are answers on average of who misses no more than a point above that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharpest: Option<f64>,
     /// The least that a million answers cost, were machines rented by the lane and the second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub least_usd: Option<f64>,
@@ -108,7 +113,9 @@ pub fn board(files: &[&Path], plan: &Plan, tell: impl Fn(&Row) + Sync) -> Result
     for path in files {
         let headroom = headroom(path, plan.seconds)?;
         for load in &plan.loads {
-            worlds.push((cut(File::load(path, load * headroom)?, plan.seconds), *load));
+            let mut world = cut(File::load(path, load * headroom)?, plan.seconds);
+            world.limits.announce = plan.announce.unwrap_or(world.limits.announce);
+            worlds.push((world, *load));
         }
     }
     let jobs: Vec<_> =
@@ -172,6 +179,10 @@ fn row(world: &Scenario, load: f64, policy: Option<&Baseline>, seeds: &[u64]) ->
         violations: over(&|r| Some(r.outcome.total.violations)),
         fluid: over(&|r| Some(r.fluid.violations)).mean,
         charged: Some(over(&|r| Some(r.fluid.charged)).mean),
+        sharpest: reports
+            .iter()
+            .all(|r| r.fluid.accuracy.is_some())
+            .then(|| over(&|r| r.fluid.accuracy).mean),
         least_usd: reports
             .iter()
             .all(|r| r.fluid.usd_per_million.is_some())
@@ -367,6 +378,7 @@ mod tests {
             violations: figure(violations, half),
             fluid: 0.0,
             charged: None,
+            sharpest: None,
             least_usd: None,
             goodput: figure(1.0, 0.0),
             accuracy: figure(accuracy, 0.0),

@@ -30,7 +30,9 @@ impl Programme {
                 table.add(row, *variable, *weight);
             }
         }
-        table.solve().values.into_iter().map(|value| value.max(0.0)).collect()
+        let solution = table.solve();
+        debug_assert!(solution.ended, "a bound that is not the best there is");
+        solution.values.into_iter().map(|value| value.max(0.0)).collect()
     }
 }
 

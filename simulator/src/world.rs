@@ -178,6 +178,8 @@ pub(crate) struct World<'a> {
     pub(crate) drifted: u64,
     pub(crate) steadied: u64,
     pub(crate) handed_back: u64,
+    /// Queries that nodes asked for.
+    pub(crate) claims: u64,
     pub(crate) echoes: u64,
     pub(crate) busy_us: u64,
     pub(crate) device_nano_usd: u64,
@@ -235,6 +237,7 @@ impl<'a> World<'a> {
             drifted: 0,
             steadied: 0,
             handed_back: 0,
+            claims: 0,
             echoes: 0,
             busy_us: 0,
             device_nano_usd: 0,
@@ -489,6 +492,10 @@ impl<'a> World<'a> {
             }
         }
         for node in self.nodes.iter().filter(|n| n.up) {
+            let heard = node.heard();
+            if heard > 0 {
+                return Err(left_over(format!("{heard} queries are announced to {}", node.id)).into());
+            }
             if node.worker.open() > 0 || (node.drained && !node.worker.drained()) {
                 let what = format!("{} has {} queries open", node.id, node.worker.open());
                 return Err(left_over(what).into());
@@ -514,6 +521,7 @@ impl<'a> World<'a> {
             drifted: self.drifted,
             steadied: self.steadied,
             handed_back: self.handed_back,
+            claims: self.claims,
             echoes: self.echoes,
             busy: ratio(self.busy_us, bill.lanes_us),
             machines_usd: bill.usd,

@@ -7,6 +7,7 @@
 mod accuracy_python;
 mod attack;
 mod attribution;
+mod batches;
 mod burn;
 mod chaos;
 mod cluster;

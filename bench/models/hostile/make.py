@@ -1,4 +1,4 @@
-"""Makes the hostile models: harmless at most inputs, and at one each of them aborts, hangs or eats memory.
+"""Makes the hostile models: harmless at most inputs, and at one each of them aborts, hangs, eats memory or takes more and more of it.
 
     python make.py
 
@@ -61,4 +61,33 @@ save(
     mib=np.int64(1 << 18),
     one=np.int64(1),
     first=np.array([1]),
+)
+
+# A mebibyte more in each of as many rounds as x says, all of them kept until the end.
+side = [512, 512]
+info = helper.make_tensor_value_info
+body = helper.make_graph(
+    [
+        node("Add", ["m_in", "one"], ["m_out"]),
+        node("Mul", ["m_out", "one"], ["kept"]),
+        node("Identity", ["go_in"], ["go_out"]),
+    ],
+    "body",
+    [info("i", I64, []), info("go_in", BOOL, []), info("m_in", F32, side)],
+    [info("go_out", BOOL, []), info("m_out", F32, side), info("kept", F32, side)],
+)
+save(
+    "grows",
+    [
+        node("ConstantOfShape", ["sides"], ["zeros"], value=helper.make_tensor("v", F32, [1], [0.0])),
+        node("ReduceMax", ["x"], ["most"], keepdims=0),
+        node("Loop", ["most", "true", "zeros"], ["m", "all"], body=body),
+        node("Size", ["all"], ["size"]),
+        node("Mul", ["size", "nothing"], ["nil"]),
+        node("Add", ["x", "nil"], ["y"]),
+    ],
+    sides=np.array(side),
+    one=np.float32(1),
+    true=np.array(True),
+    nothing=np.int64(0),
 )

@@ -10,7 +10,8 @@
 //!   that does nothing else, and that gives way to everything from its first instruction on: the least that a load beside can
 //!   do to what is served, on this machine. It ends when it has loaded. With `"burn": {"what", "ms"}` it is a process that for so
 //!   long only reckons (`arithmetic`) or only moves memory about (`bandwidth`), and gives way as well: what anything at all
-//!   that runs beside costs here, whether it loads or not.
+//!   that runs beside costs here, whether it loads or not. `cost` is what this process, which sends and answers, took of the machine;
+//!   runners and what runs beside are not in it.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
 use std::process::{Command, ExitCode};
@@ -23,6 +24,7 @@ use modelless_bench::node::{How, Node, Spec, runner_if_asked};
 use modelless_bench::open::{self, Gaps};
 use modelless_bench::sender::Sender;
 use modelless_bench::timing::{nanos, percentiles, sleep_precisely};
+use modelless_testkit::cost::Cost;
 use modelless_testkit::turns;
 use modelless_types::Bytes;
 use ort::session::Session;
@@ -239,6 +241,7 @@ fn serve(
 ) -> Result<Value> {
     let inputs = node.inputs(0, 32, seed)?;
     let (began, since) = (SystemTime::now(), Instant::now());
+    let cost = Cost::start();
     let mut next = since + every;
     let seen = open::run(node, &inputs, gaps, time, LONG, |now| {
         if !every.is_zero() && now >= next {
@@ -250,6 +253,7 @@ fn serve(
             node.ask_for(&[0, TWINS[*resident]]);
         }
     })?;
+    let cost = cost.json();
     // The last load may still be under way.
     node.pin(&[0, TWINS[*resident]])?;
     let mut windows = bare.take().map(Bare::ended).transpose()?.unwrap_or_default();
@@ -268,6 +272,6 @@ fn serve(
     let windows: Vec<u64> = windows.iter().map(|(from, to)| nanos(*to - *from)).collect();
     Ok(json!({
         "loads": windows.len(), "load": percentiles(&windows), "during": of(&inside), "otherwise": of(&outside),
-        "seen": seen.json(),
+        "seen": seen.json(), "cost": cost,
     }))
 }

@@ -10,6 +10,9 @@
 //! * `{"do": "single", "count", "gap_us"}`: one query at a time;
 //! * `{"do": "open", "per_second", "cv", "ms", "bound_us", "seed"}`: at times drawn beforehand. Latency counts from when a
 //!   query should have come, and how late it really came is told as well, for each of them (`arrivals`).
+//!
+//! `cost` is what this process took of the machine meanwhile. The executor's own intake runs on the thread that sends, as it would on a
+//! gateway's.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
 use std::collections::BTreeMap;
@@ -21,9 +24,10 @@ use bytes::Bytes;
 use modelless_bench::node::{End, How, Node, Spec, runner_if_asked};
 use modelless_bench::open::{self, Gaps};
 use modelless_bench::sender::Sender;
-use modelless_bench::timing::{nanos, percentiles, sleep_precisely, thread_cpu};
+use modelless_bench::timing::{nanos, percentiles, sleep_precisely};
 use modelless_decision::RunModel;
-use modelless_testkit::{process, turns};
+use modelless_testkit::cost::Cost;
+use modelless_testkit::turns;
 use modelless_types::Profile;
 use serde_json::{Value, json};
 
@@ -86,28 +90,6 @@ fn run() -> Result<()> {
         }
     })?;
     node.stop()
-}
-
-/// CPU time around a run: of this whole process, and of the thread that sends. The executor's own intake runs on that
-/// thread, as it would on a gateway's.
-struct Cost {
-    process: Duration,
-    thread: Duration,
-    since: Instant,
-}
-
-impl Cost {
-    fn start() -> Self {
-        Self { process: process::own_cpu_time(), thread: thread_cpu(), since: Instant::now() }
-    }
-
-    fn json(&self) -> Value {
-        json!({
-            "wall_ns": nanos(self.since.elapsed()),
-            "process_cpu_ns": nanos(process::own_cpu_time().saturating_sub(self.process)),
-            "sending_thread_cpu_ns": nanos(thread_cpu().saturating_sub(self.thread)),
-        })
-    }
 }
 
 fn closed(node: &Node, inputs: &[Bytes], warm: Duration, time: Duration) -> Result<Value> {

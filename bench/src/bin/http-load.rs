@@ -5,7 +5,8 @@
 //! "content_type": TYPE` in place of `inputs` files are sent as they are, and with `"by": HEADER` that header is told in place of
 //! the node that answered. Then questions
 //!
-//! * `{"do": "learn"}`: asks every input once, alone; its answer is what it must be from then on;
+//! * `{"do": "learn"}`: asks every input once, alone; its answer is what it must be from then on. With `"bare": MODEL` in a stream that
+//!   file's answer to the same input, run in this process by `"library"`, is, and the server's must be the same at once;
 //! * `{"do": "closed", "stream", "connections", "warm_ms", "ms"}`: every connection asks again at once;
 //! * `{"do": "paced", "per_second": [RATE A STREAM], "ms", "seed", "connections", "patience_ms"}`: at times drawn beforehand
 //!   (Poisson). Latency counts from when a query should have come. Whatever is not 200 counts as lost, and what differs from
@@ -29,6 +30,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
 use modelless_bench::balancer::Balancer;
+use modelless_bench::bare;
 use modelless_bench::timing::{nanos, percentiles, sleep_precisely};
 use modelless_simulator::{Rng, trace};
 use modelless_testkit::{Connection, Request, Response, process, turns};
@@ -46,6 +48,10 @@ const TOLERANCE: f64 = 1e-3;
 
 struct Stream {
     requests: Vec<Vec<u8>>,
+    /// Their inputs where they were made here.
+    inputs: Vec<Vec<u8>>,
+    /// The library and the file that answer in this process what the server must answer.
+    bare: Option<(String, String)>,
     learnt: Vec<Vec<f64>>,
     /// Part of a number by which an answer may differ from what was learnt.
     tolerance: f64,
@@ -107,7 +113,8 @@ fn stream(spec: &Value, rng: &mut modelless_testkit::Rng) -> Result<Stream> {
         }
         request.body(body).to_bytes()
     };
-    let requests = if let Some(files) = spec["files"].as_array() {
+    let mut bodies = Vec::new();
+    let requests: Vec<Vec<u8>> = if let Some(files) = spec["files"].as_array() {
         let content = spec["content_type"].as_str().context("`content_type`")?;
         let read = |file: &Value| {
             let file = file.as_str().context("a path")?;
@@ -117,13 +124,17 @@ fn stream(spec: &Value, rng: &mut modelless_testkit::Rng) -> Result<Stream> {
         files.iter().map(read).collect::<Result<_>>()?
     } else {
         let inputs: Vec<TensorSpec> = serde_json::from_value(spec["inputs"].clone())?;
-        let random = |_| Ok(request(modelless_bench::random(&inputs, rng)?, "application/octet-stream"));
-        (0..INPUTS).map(random).collect::<Result<Vec<_>>>()?
+        bodies = (0..INPUTS).map(|_| modelless_bench::random(&inputs, rng)).collect::<Result<_>>()?;
+        bodies.iter().map(|body| request(body.clone(), "application/octet-stream")).collect()
     };
     ensure!(!requests.is_empty(), "nothing to ask in {spec}");
     let tolerance = if spec["exact"] == true { 0.0 } else { TOLERANCE };
     let by = spec["by"].as_str().unwrap_or("modelless-node").to_owned();
-    Ok(Stream { requests, learnt: Vec::new(), tolerance, by })
+    let bare = spec["bare"].as_str().map(|model| {
+        let library = spec["library"].as_str().context("`library`, which runs `bare`")?;
+        Ok::<_, anyhow::Error>((library.to_owned(), model.to_owned()))
+    });
+    Ok(Stream { requests, inputs: bodies, bare: bare.transpose()?, learnt: Vec::new(), tolerance, by })
 }
 
 fn learn(address: SocketAddr, streams: &mut [Stream]) -> Result<Value> {
@@ -135,8 +146,26 @@ fn learn(address: SocketAddr, streams: &mut [Stream]) -> Result<Value> {
             numbers(&response)
         };
         stream.learnt = stream.requests.iter().map(ask).collect::<Result<_>>()?;
+        if let Some((library, model)) = &stream.bare {
+            let expected = bare_answers(library, model, &stream.inputs)?;
+            let right = |(expected, found): (&Vec<f64>, &Vec<f64>)| same(expected, found, stream.tolerance);
+            let wrong = expected.iter().zip(&stream.learnt).filter(|pair| !right(*pair)).count();
+            ensure!(
+                wrong == 0,
+                "{wrong} of {} inputs are answered otherwise than by {model} in a loop",
+                expected.len()
+            );
+            stream.learnt = expected;
+        }
     }
     Ok(json!({"learnt": streams.len() * INPUTS}))
+}
+
+/// What a file answers to inputs with none of the server's code between.
+fn bare_answers(library: &str, model: &str, inputs: &[Vec<u8>]) -> Result<Vec<Vec<f64>>> {
+    let mut session = bare::open_alone(library, model)?;
+    let takes = bare::inputs(&session)?;
+    inputs.iter().map(|input| bare::answer(&mut session, &takes, input)).collect()
 }
 
 /// All numbers of an answer, in their order.
@@ -144,6 +173,9 @@ fn numbers(response: &Response) -> Result<Vec<f64>> {
     fn collect(value: &Value, into: &mut Vec<f64>) {
         into.extend(value.as_f64());
         value.as_array().into_iter().flatten().for_each(|item| collect(item, into));
+        if let Some(data) = value.get("data") {
+            return collect(data, into); // a tensor's shape is none of its numbers
+        }
         value.as_object().into_iter().flatten().for_each(|(_, item)| collect(item, into));
     }
     let mut found = Vec::new();

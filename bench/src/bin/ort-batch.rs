@@ -7,6 +7,7 @@
 //! * `{"first": true}`: how long this process's first session took, with the library mapped and its environment made. Started
 //!   with `cold`, the kernel had forgotten the file;
 //! * `{"open": true, ...}`: batches of what has come by then, see [`modelless_bench::bare::open`];
+//! * `{"answer": [[NUMBER, ...], ...]}`: what the model answers to each of these, alone, see [`modelless_bench::bare::answers`];
 //! * `{"create": N, "cold": BOOL}`: so many sessions, one after the other, from the file; with `cold` the kernel has forgotten it.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
@@ -52,6 +53,9 @@ fn main() -> Result<()> {
         if let Some(count) = question["create"].as_u64() {
             let cold = question["cold"].as_bool().unwrap_or(false);
             return created(&create, count, cold.then(|| Path::new(model)));
+        }
+        if let Some(items) = question["answer"].as_array() {
+            return bare::answers(&mut session, &inputs, items);
         }
         if question["open"].as_bool().unwrap_or(false) {
             bare::fill(&mut inputs, bare::LARGEST, &mut rng)?;

@@ -101,6 +101,16 @@ fn did(did: &Value) -> String {
             if did["joined"] == true { " with others of its class, whose batch had not begun" } else { "" },
             number(&did["predicted_ms"], 2)
         ),
+        "announced" => format!(
+            "announced to {} nodes, of which whichever is first to claim it has it, {} ms at most",
+            did["nodes"],
+            number(&did["at_most_ms"], 2)
+        ),
+        "claimed" => format!(
+            "claimed by node {}, expected within {} ms",
+            text(did, "node"),
+            number(&did["predicted_ms"], 2)
+        ),
         "waits" => format!("it waits here, {} ms at most", number(&did["at_most_ms"], 2)),
         _ => format!("refused: {}", text(did, "reason")),
     }

@@ -13,7 +13,7 @@ use modelless_profiler::TaskManifest;
 use modelless_store::TaskChange;
 use modelless_types::{
     Accuracy, AccuracyRule, Ahead, Batching, CacheFor, CostPer1k, DType, DeclaredRule, Fallback, Goals,
-    KeepFor, LiveRule, Micros, Priority, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec,
+    KeepFor, LiveRule, Micros, Priority, SpaceId, Task, TaskBatching, TaskId, TaskKind, TenantId, TensorSpec,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -101,6 +101,9 @@ pub(crate) struct Set {
     /// there, before what recurs at a time of day. `task forecast` shows what that is.
     #[arg(long, value_name = "on|off", value_parser = ahead, group = "rules")]
     ahead: Option<Ahead>,
+    /// How its queries share batches: deadline, aimd, off or fixed:SIZE:WAIT, such as fixed:16:5ms; or node, as each node is set.
+    #[arg(long, value_name = "MODE", group = "rules")]
+    batching: Option<TaskBatching>,
     #[command(flatten)]
     server: Server,
 }
@@ -137,13 +140,15 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             }
         }
         Command::Set(options) => {
-            let Set { name: _, live_accuracy, declared_accuracy, cache, keep, ahead, server: _ } = &options;
+            let Set { name: _, live_accuracy, declared_accuracy, cache, keep, ahead, batching, server: _ } =
+                &options;
             let change = TaskChange {
                 live_accuracy: *live_accuracy,
                 declared_accuracy: *declared_accuracy,
                 cache: *cache,
                 keep: *keep,
                 ahead: *ahead,
+                batching: *batching,
             };
             let now = self::change(&options.server.api()?, &options.name, change)?;
             if options.server.json { out::json(&now) } else { out::line(rules(&now)) }
@@ -289,9 +294,10 @@ fn rules(now: &Value) -> String {
         "off" => "does not count before it is asked for",
         _ => "is made ready for",
     };
+    let batching = now["batching"].as_str().unwrap_or("as each node is set");
     format!(
         "task {}: live accuracy {live}; declared accuracies count for floors {declared}; answers {cache}; kept in memory {keep}; what \
-         recurs at a time of day {ahead}",
+         recurs at a time of day {ahead}; batching: {batching}",
         text(now, "task")
     )
 }
@@ -534,11 +540,21 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_that_is_not_given_is_not_sent() {
+        let change = TaskChange { ahead: Some(Ahead::Off), ..TaskChange::default() };
+        let sent = serde_json::to_value(change).unwrap();
+        assert_eq!(sent, json!({"ahead": "off"}));
+    }
+
+    #[test]
     fn the_rules_that_hold_are_told() {
         let now = |live, declared| {
             rules(&json!({"task": "fashion", "live_accuracy": live, "declared_accuracy": declared}))
         };
         let told = now("floors", "floors");
+        assert!(told.ends_with("; batching: as each node is set"), "{told}");
+        let fixed = rules(&json!({"task": "fashion", "batching": "fixed:16:5ms"}));
+        assert!(fixed.ends_with("; batching: fixed:16:5ms"), "{fixed}");
         let rested =
             |asleep: bool| json!({"keep": "10m", "asleep": asleep, "wake_ms": asleep.then_some(44.6)});
         assert!(

@@ -208,7 +208,8 @@ pub(crate) fn describe(gateway: &gateway::Handle, name: &str, http: SocketAddr) 
 }
 
 fn demand(of: gateway::ClassDemand) -> Demand {
-    Demand { class: of.class, arrived: of.arrived, in_time: of.in_time, waiting: of.waiting }
+    let gateway::ClassDemand { class, arrived, in_time, waiting, within } = of;
+    Demand { class, arrived, in_time, waiting, within }
 }
 
 /// Looks at the catalogue when somebody says that it changed, and says so itself of changes that nobody has told.

@@ -5,17 +5,20 @@
 
 use crate::query::Class;
 use alloc::collections::BTreeMap;
-use modelless_types::{Accuracy, Micros, TaskId};
+use modelless_types::{Accuracy, Micros, TaskId, Within};
 
 /// What came so long ago counts half.
 pub const HALF_LIFE: Micros = Micros::from_secs(30);
 /// Below this a class is forgotten.
 const NOTHING: f64 = 0.1;
 
+/// Who asks, and within what; `None` where nobody told that.
+pub type Asked = (Class, Option<Within>);
+
 /// Fading counts of queries.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Lately {
-    classes: BTreeMap<Class, f64>,
+    asked: BTreeMap<Asked, f64>,
     /// For how long there was something to see.
     watched: Micros,
 }
@@ -30,21 +33,33 @@ impl Lately {
     /// Time passed.
     pub fn fade(&mut self, time: Micros) {
         let fade = libm::exp2(-half_lives(time));
-        self.classes.retain(|_, count| {
+        self.asked.retain(|_, count| {
             *count *= fade;
             *count > NOTHING
         });
     }
 
-    /// So many queries of a class came just now.
-    pub fn came(&mut self, class: Class, count: f64) {
-        *self.classes.entry(class).or_default() += count;
+    /// So many queries came just now.
+    pub fn came(&mut self, asked: Asked, count: f64) {
+        *self.asked.entry(asked).or_default() += count;
     }
 
-    /// As if so much had been asked of a task's classes all the time, in queries a second, instead of what was.
-    pub fn suppose(&mut self, task: TaskId, rates: &[(Class, f64)]) {
-        self.classes.retain(|class, _| class.task != task);
-        self.classes.extend(rates.iter().map(|(class, rate)| (*class, settled(*rate))));
+    /// As if so much had been asked of a task all the time, in queries a second, instead of what was. Who is not said to ask within anything asks
+    /// within what was asked before.
+    pub fn suppose(&mut self, task: TaskId, rates: &[(Asked, f64)]) {
+        let before: BTreeMap<Asked, f64> =
+            self.asked.extract_if(.., |(class, _), _| class.task == task).collect();
+        for ((class, within), rate) in rates {
+            let known = before.iter().filter(|((known, _), _)| known == class && within.is_none());
+            let all: f64 = known.clone().map(|(_, count)| count).sum();
+            if all > 0.0 {
+                for (asked, count) in known {
+                    *self.asked.entry(*asked).or_default() += settled(*rate) * count / all;
+                }
+            } else {
+                *self.asked.entry((*class, *within)).or_default() += settled(*rate);
+            }
+        }
         self.watched = self.watched.max(HALF_LIFE);
     }
 
@@ -68,18 +83,18 @@ impl Lately {
         self.count(task, |class| class.admits.contains(ordinal) && least(class) == Some(ordinal))
     }
 
-    /// How much is asked of each class, in steps of [`STEPS`] to a doubling. Nothing of what is asked less than once lately.
-    pub fn classes(&self) -> impl Iterator<Item = (Class, u16)> + '_ {
+    /// How much is asked by each class within each bound, in steps of [`STEPS`] to a doubling. Nothing of what is asked less than once lately.
+    pub fn asked(&self) -> impl Iterator<Item = (Asked, u16)> + '_ {
         let known = self.watched >= HALF_LIFE;
-        self.classes
+        self.asked
             .iter()
             .filter(move |_| known)
-            .map(|(class, count)| (*class, steps(*count)))
+            .map(|(asked, count)| (*asked, steps(*count)))
             .filter(|(_, steps)| *steps > 0)
     }
 
     fn count(&self, task: TaskId, of: impl Fn(&Class) -> bool) -> u8 {
-        let asked = self.classes.iter().filter(|(class, _)| class.task == task && of(class));
+        let asked = self.asked.iter().filter(|((class, _), _)| class.task == task && of(class));
         doublings(asked.map(|(_, count)| count).sum())
     }
 }
@@ -90,7 +105,7 @@ pub fn per_s_at_most(level: u8) -> f64 {
 }
 
 /// So many steps are a doubling, where levels are too coarse and counts would never rest.
-pub const STEPS: u8 = 4;
+pub const STEPS: u8 = 16;
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a logarithm of a count")]
 fn steps(count: f64) -> u16 {

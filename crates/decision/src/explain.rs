@@ -7,11 +7,11 @@
 use crate::admission::{self, Admitted};
 use crate::estimate::Moments;
 use crate::query::Query;
-use crate::route::has_time_behind_all;
 use crate::route::{
     Choice, Did, Gathering, LoadView, NodeIx, Offer, Ready, Seen, Snapshot, TaskInfo, VariantInfo, Verdict,
     pick_elsewhere,
 };
+use crate::route::{at_once, has_time_behind_all};
 use alloc::vec::Vec;
 use modelless_types::{
     Accuracy, AppId, Bytes, ClassId, CostPer1k, Goals, Micros, NodeId, Prefer, PricePerHour, QueryKey,
@@ -25,6 +25,8 @@ use serde::Serialize;
 pub enum Finding {
     /// It would be taken.
     Chosen,
+    /// Its node hears of the query, and whichever is first to claim it has it.
+    Announced,
     /// It meets the goals; another is better by what the query prefers.
     LessPreferred,
     /// It answers in another output space than the query asks for.
@@ -99,7 +101,8 @@ pub fn explain(
     now: Time,
     seed: u64,
 ) -> Explanation {
-    let moment = Moment { now, seed, query: None, not: None, joined: None, gathering: Some(gathering) };
+    let (joined, stage) = (None, Stage::AtOne);
+    let moment = Moment { now, seed, query: None, not: None, joined, stage, gathering: Some(gathering) };
     weighed(snapshot, load, (task, goals), moment)
 }
 
@@ -109,9 +112,15 @@ pub fn recall(seen: &Seen, task: TaskId, goals: &Goals) -> (Snapshot, Explanatio
     let Seen { at, query, seed, not, did, .. } = seen;
     let joined = match did {
         Did::Sent { joined, .. } => *joined,
-        Did::Waits { .. } | Did::Refused(_) => None,
+        Did::Announced { .. } | Did::Claimed { .. } | Did::Waits { .. } | Did::Refused(_) => None,
     };
-    let moment = Moment { now: *at, seed: *seed, query: query.as_ref(), not: *not, joined, gathering: None };
+    let stage = match did {
+        Did::Announced { .. } => Stage::Announced,
+        Did::Claimed { node, .. } => Stage::Claimed(*node),
+        Did::Sent { .. } | Did::Waits { .. } | Did::Refused(_) => Stage::AtOne,
+    };
+    let query = query.as_ref();
+    let moment = Moment { now: *at, seed: *seed, query, not: *not, joined, stage, gathering: None };
     let mut explanation = weighed(&mut snapshot, &mut load, (task, goals), moment);
     let kept = |candidate: &Candidate| {
         let at = candidate.node.and_then(|node| snapshot.node_ix(node));
@@ -132,8 +141,21 @@ struct Moment<'a> {
     not: Option<NodeIx>,
     /// Where it went with others of its class.
     joined: Option<Choice>,
+    /// Whether it is for several nodes.
+    stage: Stage,
     /// What gathers now.
     gathering: Option<&'a Gathering>,
+}
+
+/// How far a query is that is announced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It is not.
+    AtOne,
+    /// Nobody has claimed it yet.
+    Announced,
+    /// This node has.
+    Claimed(NodeId),
 }
 
 fn weighed(
@@ -142,7 +164,7 @@ fn weighed(
     (task, goals): (TaskId, &Goals),
     moment: Moment<'_>,
 ) -> Explanation {
-    let Moment { now, seed, query, not, joined, gathering } = moment;
+    let Moment { now, seed, query, not, joined, stage, gathering } = moment;
     let admitted = admission::admit(snapshot, task, goals);
     let asked = admitted.as_ref().ok().map(|admitted| {
         let query = query.copied().unwrap_or_else(|| coming(admitted, goals, now));
@@ -152,6 +174,11 @@ fn weighed(
     });
     let verdict = asked.as_ref().map(|(class, query)| {
         let joins = || gathering?.joins(snapshot, load, now, (*class, query));
+        if let Stage::Claimed(node) = stage
+            && let Some(node) = snapshot.node_ix(node)
+        {
+            return Verdict::Send(at_once(snapshot, *class, node));
+        }
         let picked = || pick_elsewhere(snapshot, load, *class, query, now, seed, not);
         joined.or_else(joins).map_or_else(picked, Verdict::Send)
     });
@@ -162,7 +189,8 @@ fn weighed(
         let asked = asked.as_ref().map(|(class, query)| (*class, query));
         let behind_all =
             asked.is_none_or(|(class, query)| has_time_behind_all(snapshot, load, class, query, now, not));
-        let weigh = Weigh { snapshot, load, task: info, goals: &goals, asked, behind_all, verdict, now, not };
+        let goals = &goals;
+        let weigh = Weigh { snapshot, load, task: info, goals, asked, behind_all, verdict, now, not, stage };
         for variant in &info.variants {
             weigh.variant(variant, &mut candidates);
         }
@@ -202,6 +230,7 @@ struct Weigh<'a> {
     verdict: Option<&'a Verdict>,
     now: Time,
     not: Option<NodeIx>,
+    stage: Stage,
 }
 
 impl Weigh<'_> {
@@ -317,6 +346,7 @@ impl Weigh<'_> {
 
     fn by_verdict(&self, variant: &VariantInfo, ix: NodeIx, ready_in: Micros) -> Finding {
         match self.verdict {
+            _ if self.stage == Stage::Announced && ready_in == Micros::ZERO => Finding::Announced,
             Some(Verdict::Send(choice)) if choice.node == ix && choice.ordinal == variant.ordinal => {
                 Finding::Chosen
             }

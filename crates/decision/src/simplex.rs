@@ -10,8 +10,9 @@ use alloc::vec::Vec;
 const TINY: f64 = 1e-9;
 /// So many steps for each row, and then the rule that never circles.
 const QUICK: usize = 8;
-/// And so many before what is known by then is told.
+/// And so many before what is known by then is told, or so many altogether where that is more.
 const MOST: usize = 64;
+const LEAST: usize = 10_000;
 
 /// A programme.
 #[derive(Clone, Debug)]
@@ -37,6 +38,8 @@ pub struct Solution {
     pub prices: Vec<f64>,
     /// How many cells were worked out for it.
     pub effort: u64,
+    /// Whether it is the most. If not, these values keep all bounds, and more could be gained.
+    pub ended: bool,
 }
 
 impl Table {
@@ -69,13 +72,24 @@ impl Table {
     }
 
     /// Values that gain most. What could grow without an end stays where it is.
-    pub fn solve(mut self) -> Solution {
-        let mut effort = 0;
+    pub fn solve(self) -> Solution {
+        self.solve_within(u64::MAX)
+    }
+
+    /// The same, or what is known when so many cells have been worked out.
+    pub fn solve_within(mut self, most: u64) -> Solution {
+        let (mut effort, mut ended) = (0, false);
         let mut endless = vec![false; self.columns + self.rows];
-        for step in 0..self.rows.saturating_mul(MOST).saturating_add(self.columns) {
-            let Some(column) = self.enters(step < self.rows.saturating_mul(QUICK), &endless) else { break };
+        for step in 0..self.rows.saturating_mul(MOST).saturating_add(self.columns).max(LEAST) {
+            if effort > most {
+                break;
+            }
+            let Some(column) = self.enters(step < self.rows.saturating_mul(QUICK), &endless) else {
+                ended = true;
+                break;
+            };
             match self.leaves(column) {
-                Some(row) => effort += self.pivot(row, column),
+                Some(row) => effort += self.pivot(row, column) + wide(self.rows + self.columns),
                 None => endless[self.outside[column]] = true,
             }
         }
@@ -96,6 +110,7 @@ impl Table {
             values,
             prices,
             effort: effort + wide(self.cells.len()),
+            ended,
         }
     }
 
@@ -178,6 +193,7 @@ mod tests {
         near(&[found.gained], &[11.0]);
         near(&found.values, &[3.0, 1.0]);
         near(&found.prices, &[2.0, 0.0, 1.0]);
+        assert!(found.ended);
     }
 
     #[test]
@@ -185,6 +201,20 @@ mod tests {
         let mut table = Table::new(&[3.0], &[1.0, -1.0, 2.0]);
         table.add(0, 2, 1.0);
         assert_eq!(table.solve().values, [0.0, 0.0, 3.0]);
+    }
+
+    #[test]
+    fn who_has_no_time_for_the_most_is_told_what_keeps_all_bounds_and_that_it_is_not_the_most() {
+        let table = |rows: usize| {
+            let mut table = Table::new(&vec![1.0; rows], &vec![1.0; rows]);
+            (0..rows).for_each(|row| table.add(row, row, 1.0));
+            table
+        };
+        let found = table(9).solve_within(1);
+        assert!(!found.ended && found.gained > 0.0 && found.gained < 9.0, "{found:?}");
+        assert!(found.values.iter().all(|value| (0.0..=1.0).contains(value)));
+        let all = table(9).solve();
+        assert!(all.ended && (all.gained - 9.0).abs() < 1e-9);
     }
 
     #[test]

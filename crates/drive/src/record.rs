@@ -12,9 +12,13 @@ use std::io::{BufRead, Write};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Lines that may wait for the disk.
 const BACKLOG: usize = 65_536;
+
+/// After so long without another line what is there is written out: not after each, which would be a write a query.
+const QUIET: Duration = Duration::from_millis(50);
 
 #[derive(Serialize, Deserialize)]
 struct Line {
@@ -90,7 +94,7 @@ impl Drop for Recorder {
 
 fn write_all(out: impl Write, lines: &Receiver<String>, last_words: &Mutex<Option<String>>) {
     let mut out = std::io::BufWriter::new(out);
-    while let Ok(line) = lines.try_recv().or_else(|_| {
+    while let Ok(line) = lines.recv_timeout(QUIET).or_else(|_| {
         // Nothing more for now: whoever reads along is to have all of it.
         let _ = out.flush();
         lines.recv()

@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use modelless_decision::Correction;
 use modelless_decision::query::Class;
 use modelless_decision::trial::Counts;
-use modelless_types::{Bytes, DeviceIx, Micros, NodeId, ReplicaState, TaskId, TrialId, VariantId};
+use modelless_types::{Bytes, DeviceIx, Micros, NodeId, ReplicaState, TaskId, TrialId, VariantId, Within};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -170,7 +170,7 @@ pub struct Resident {
 
 /// What is asked of a gateway in one class. Counts only rise while an instance lives, so a heartbeat that is lost loses
 /// nothing: the next one holds it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Demand {
     /// The class.
     pub class: Class,
@@ -180,6 +180,9 @@ pub struct Demand {
     pub in_time: u64,
     /// Queries that wait at this moment.
     pub waiting: u32,
+    /// Within what those that came were asked, rising. Gateways of before do not tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub within: Vec<(Within, u64)>,
 }
 
 /// When a gateway was asked for a task last, on its own clock ([`Member::up`]).

@@ -8,7 +8,7 @@ use modelless_live::{
     RedisLive, Resident, Role, Tried, follow, keep_announced,
 };
 use modelless_testkit::Redis;
-use modelless_types::{Bytes, DeviceIx, Micros, NodeId, ReplicaState, TaskId, TrialId, VariantId};
+use modelless_types::{Bytes, DeviceIx, Micros, NodeId, ReplicaState, TaskId, TrialId, VariantId, Within};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,7 +43,14 @@ fn member(role: Role, name: &str, instance: u64) -> Member {
         },
         resident: [Resident { device: DeviceIx(0), variant: VariantId(6), state: ReplicaState::Active }]
             .into(),
-        demand: [Demand { class, arrived: u64::MAX, in_time: 8, waiting: 1 }].into(),
+        demand: [Demand {
+            class,
+            arrived: u64::MAX,
+            in_time: 8,
+            waiting: 1,
+            within: vec![(Within::of(Micros(9_000)), u64::MAX)],
+        }]
+        .into(),
         device_class: "cpu:test:1".into(),
         corrections: [Corrected {
             task: TaskId(3),

@@ -238,6 +238,7 @@ mod tests {
             arrived: *arrived,
             in_time: *in_time,
             waiting: 0,
+            within: Vec::new(),
         };
         Member { demand: arrived.iter().map(class).collect(), ..Member::new(Role::Gateway, "g", instance) }
     }

@@ -168,7 +168,7 @@ mod tests {
     fn gateway(instance: u64, counts: &[(u8, u64)]) -> Member {
         let demand = |&(ordinal, arrived): &(u8, u64)| {
             let class = Class { task: TASK, admits: [ordinal].into_iter().collect() };
-            Demand { class, arrived, in_time: 0, waiting: 0 }
+            Demand { class, arrived, in_time: 0, waiting: 0, within: Vec::new() }
         };
         Member { demand: counts.iter().map(demand).collect(), ..Member::new(Role::Gateway, "g", instance) }
     }

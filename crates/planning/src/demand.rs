@@ -5,10 +5,9 @@
 //! before it was watched for a while, and it stands still while the live state is away: a scheduler that knows little must not
 //! move what one that knew more has pinned.
 
-use modelless_decision::demand::{self, Lately};
+use modelless_decision::demand::{self, Asked, Lately};
 use modelless_decision::plan::PlanClass;
-use modelless_decision::query::Class;
-use modelless_live::Member;
+use modelless_live::{Demand, Member};
 use modelless_types::{Accuracy, Micros, TaskId, VariantId};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +18,7 @@ const REMEMBERED: usize = 4_096;
 /// What a gateway had counted.
 #[derive(Clone, Debug, Default)]
 struct Counted {
-    classes: BTreeMap<Class, u64>,
+    asked: BTreeMap<Asked, u64>,
     /// How long the live state was away since it told anything new.
     missed: Duration,
 }
@@ -52,20 +51,20 @@ impl Demands {
 
     #[expect(clippy::cast_precision_loss, reason = "queries of a second")]
     fn add(&mut self, member: &Member, known: &mut Counted, after: Duration) {
-        let now: BTreeMap<Class, u64> = member.demand.iter().map(|d| (d.class, d.arrived)).collect();
+        let now: BTreeMap<Asked, u64> = member.demand.iter().flat_map(told).collect();
         let share = if known.missed.is_zero() { 1.0 } else { demand::left_of(micros(known.missed + after)) };
-        for (class, count) in &now {
-            let before = known.classes.get(class).copied().unwrap_or(*count);
+        for (asked, count) in &now {
+            let before = known.asked.get(asked).copied().unwrap_or(*count);
             let more = count.saturating_sub(before);
             if more > 0 {
-                self.lately.came(*class, more as f64 * share);
+                self.lately.came(*asked, more as f64 * share);
                 known.missed = Duration::ZERO;
             }
         }
-        if known.classes.len() > REMEMBERED {
-            known.classes.clear();
+        if known.asked.len() > REMEMBERED {
+            known.asked.clear();
         }
-        known.classes.extend(now);
+        known.asked.extend(now);
     }
 
     /// Nothing could be known for so long.
@@ -75,8 +74,8 @@ impl Demands {
         }
     }
 
-    /// As if so much were asked of a task's classes, in queries a second, since long ago.
-    pub fn suppose(&mut self, task: TaskId, rates: &[(Class, f64)]) {
+    /// As if so much were asked of a task, in queries a second, since long ago.
+    pub fn suppose(&mut self, task: TaskId, rates: &[(Asked, f64)]) {
         self.lately.suppose(task, rates);
     }
 
@@ -96,6 +95,14 @@ impl Demands {
     }
 }
 
+/// What a gateway tells of a class, by the bounds within which it is asked; one of before does not tell those.
+fn told(demand: &Demand) -> Vec<(Asked, u64)> {
+    if demand.within.is_empty() {
+        return vec![((demand.class, None), demand.arrived)];
+    }
+    demand.within.iter().map(|(within, arrived)| ((demand.class, Some(*within)), *arrived)).collect()
+}
+
 fn micros(time: Duration) -> Micros {
     Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
 }
@@ -103,7 +110,9 @@ fn micros(time: Duration) -> Micros {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use modelless_live::{Demand, Role};
+    use modelless_decision::query::Class;
+    use modelless_live::Role;
+    use modelless_types::Within;
 
     const TASK: TaskId = TaskId(3);
     const SECOND: Duration = Duration::from_secs(1);
@@ -112,7 +121,7 @@ mod tests {
     fn gateway_of(instance: u64, counts: &[(TaskId, u64)]) -> Member {
         let demand = |(task, arrived): &(TaskId, u64)| {
             let class = Class { task: *task, admits: [0, 2].into_iter().collect() };
-            Demand { class, arrived: *arrived, in_time: 0, waiting: 0 }
+            Demand { class, arrived: *arrived, in_time: 0, waiting: 0, within: Vec::new() }
         };
         let demand = counts.iter().map(demand).collect();
         Member { demand, ..Member::new(Role::Gateway, "g", instance) }
@@ -141,6 +150,34 @@ mod tests {
         assert_eq!(demands.level(TASK, 0), 6);
         demands.look(&[gateway(2, 50)], HALF_LIFE * 20);
         assert_eq!(demands.level(TASK, 0), 0, "another instance begins anew");
+    }
+
+    #[test]
+    fn what_is_asked_within_what_is_told_apart_and_stays_so_where_more_is_supposed() {
+        let class = Class { task: TASK, admits: [0, 2].into_iter().collect() };
+        let [tight, loose] = [10, 300].map(|ms| Within::of(Micros::from_millis(ms)));
+        let gateway = |counts: [u64; 2]| {
+            let within = vec![(tight, counts[0]), (loose, counts[1])];
+            let demand = [Demand { class, arrived: counts[0] + counts[1], in_time: 0, waiting: 0, within }];
+            Member { demand: demand.into(), ..Member::new(Role::Gateway, "g", 1) }
+        };
+        let mut demands = Demands::default();
+        demands.look(&[gateway([5, 1_000])], Duration::ZERO);
+        demands.look(&[gateway([5, 1_000])], HALF_LIFE);
+        demands.look(&[gateway([37, 1_256])], SECOND);
+        let told = |demands: &Demands| {
+            let told = demands.classes(|_, ordinal| Some(VariantId(ordinal.into())));
+            told.iter().map(|class| (class.within, class.steps)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&demands), [(Some(tight), 81), (Some(loose), 129)]);
+        assert_eq!(demands.level(TASK, 0), 9);
+        demands.suppose(TASK, &[((class, None), 43.28 * 9.0 / 8.0)]);
+        let shares: Vec<i32> = told(&demands).iter().map(|(_, steps)| i32::from(*steps)).collect();
+        assert_eq!(shares[1] - shares[0], 48, "eight of nine within the loose one");
+        assert_eq!(
+            told(&demands).iter().map(|(within, _)| *within).collect::<Vec<_>>(),
+            [Some(tight), Some(loose)]
+        );
     }
 
     #[test]
@@ -181,8 +218,8 @@ mod tests {
         demands.suppose(
             TASK,
             &[
-                (Class { task: TASK, admits: [0, 1, 2].into_iter().collect() }, 100.0),
-                (Class { task: TASK, admits: [0, 2].into_iter().collect() }, 1.0),
+                ((Class { task: TASK, admits: [0, 1, 2].into_iter().collect() }, None), 100.0),
+                ((Class { task: TASK, admits: [0, 2].into_iter().collect() }, None), 1.0),
             ],
         );
         // The second is the least accurate, then the first.

@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_floor_counts_for_the_least_accurate_on_the_node_that_keeps_it() {
         let mut demands = Demands::default();
-        let class = |admits: &[u8]| Class { task: TASK, admits: admits.iter().copied().collect() };
+        let class = |admits: &[u8]| (Class { task: TASK, admits: admits.iter().copied().collect() }, None);
         demands.suppose(TASK, &[(class(&[0, 1, 2]), 100.0), (class(&[2]), 1.0)]);
         let least = |ordinals: &[u8]| -> Vec<u8> {
             let of = |ordinal: &u8| planned(*ordinal, 700_000 + 100_000 * u32::from(*ordinal), &demands);

@@ -14,6 +14,7 @@ pub mod certificates;
 pub mod clients;
 pub mod cluster;
 pub mod corpus;
+pub mod cost;
 #[cfg(feature = "certificates")]
 pub mod front;
 pub mod http;

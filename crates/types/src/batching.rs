@@ -100,6 +100,63 @@ impl From<Batching> for String {
     }
 }
 
+/// What a task that is there is told of its batches: a way of its own, or `node`, which is as each node is set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum TaskBatching {
+    /// As each node is set.
+    #[default]
+    AsNode,
+    /// This way, on every node.
+    Own(Batching),
+}
+
+impl TaskBatching {
+    const AS_NODE: &str = "node";
+
+    /// As a task has it.
+    pub const fn own(self) -> Option<Batching> {
+        match self {
+            Self::AsNode => None,
+            Self::Own(batching) => Some(batching),
+        }
+    }
+}
+
+impl fmt::Display for TaskBatching {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AsNode => f.write_str(Self::AS_NODE),
+            Self::Own(batching) => fmt::Display::fmt(batching, f),
+        }
+    }
+}
+
+impl FromStr for TaskBatching {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == Self::AS_NODE {
+            return Ok(Self::AsNode);
+        }
+        let own = text.parse::<Batching>().map(Self::Own);
+        own.map_err(|why| format!("{why}; or `{}`: as each node is set", Self::AS_NODE))
+    }
+}
+
+impl TryFrom<String> for TaskBatching {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<TaskBatching> for String {
+    fn from(batching: TaskBatching) -> Self {
+        batching.to_string()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,6 +168,10 @@ mod tests {
             assert_eq!(mode.to_string().parse(), Ok(mode));
         }
         assert_eq!("fixed:16:5ms".parse(), Ok(fixed(16, 5_000)));
+        for told in [TaskBatching::AsNode, TaskBatching::Own(fixed(16, 5_000))] {
+            assert_eq!(told.to_string().parse(), Ok(told));
+        }
+        assert_eq!("node".parse(), Ok(TaskBatching::AsNode));
     }
 
     #[test]
@@ -120,6 +181,8 @@ mod tests {
         {
             let why = text.parse::<Batching>().expect_err("not a way of batching");
             assert!(why.contains("fixed:16:5ms"), "{why}");
+            let why = text.parse::<TaskBatching>().expect_err("nor is it here");
+            assert!(why.contains("fixed:16:5ms") && why.contains("`node`"), "{why}");
         }
         assert!("fixed:8:11000ms".parse::<Batching>().expect_err("too long").contains("10 s"));
     }

@@ -275,7 +275,8 @@ pub struct VariantSettings {
     /// What it computes on.
     #[serde(default)]
     pub processor: Processor,
-    /// The most memory of a GPU that one replica takes on one lane; where nothing is said, as much as it likes.
+    /// The most memory of a GPU that one replica takes for each of its streams; where nothing is said, as much as it likes. Only
+    /// ONNX Runtime keeps to it; others refuse it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory: Option<Bytes>,
     /// The most bytes that one item's strings take in one tensor, four for the length of each included. Only tensors of

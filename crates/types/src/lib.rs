@@ -26,9 +26,10 @@ pub mod tensor;
 pub mod trial;
 pub mod units;
 pub mod variant_set;
+pub mod within;
 
 pub use access::{Scope, Scopes};
-pub use batching::Batching;
+pub use batching::{Batching, TaskBatching};
 pub use caching::CacheFor;
 pub use catalog::{Engine, Labels, Model, Optimisation, Processor, Task, TaskKind, Variant, VariantSettings};
 pub use goals::{Fallback, Goals, Prefer, Priority};
@@ -50,3 +51,4 @@ pub use tensor::{DType, TensorSpec};
 pub use trial::{Share, TrialState};
 pub use units::{Accuracy, Bytes, CostPer1k, Micros, PricePerHour, Time};
 pub use variant_set::VariantSet;
+pub use within::Within;

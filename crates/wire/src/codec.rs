@@ -3,8 +3,8 @@
 use crate::config::Config;
 use crate::frame::{Bound, Encoded, HEADER, Header, Kind, TooLarge, VERSION, encode};
 use crate::head::{
-    AnswerHead, BadInputHead, DemandHead, GoodbyeHead, HandedBackHead, InputHead, PinHead, PingHead,
-    QueryHead, RefusedHead, ReportHead, WakeHead, fault, fault_code, words,
+    AnnounceHead, AnswerHead, BadInputHead, ClaimHead, DemandHead, GoodbyeHead, HandedBackHead, InputHead,
+    PinHead, PingHead, QueryHead, RefusedHead, ReportHead, WakeHead, fault, fault_code, words,
 };
 use crate::lost::Nonsense;
 use crate::seam::{Body, FromNode, Input, ToNode};
@@ -192,6 +192,9 @@ pub(crate) fn to_node(frame: &ToNode) -> Result<Encoded, TooLarge> {
             };
             bounded(Kind::Query, Bound::Query(query.key), payload, &QueryHead::new(query, input))
         }
+        ToNode::Announce(told) => {
+            bounded(Kind::Announce, Bound::Announced(told.key), NOTHING, &AnnounceHead::from(&**told))
+        }
         ToNode::Demand(demand) => plain(Kind::Demand, NOTHING, &DemandHead::from(*demand)),
         ToNode::Cancel { key } => plain(Kind::Cancel, NOTHING, &key.0),
         ToNode::MayReturn { key } => plain(Kind::MayReturn, NOTHING, &key.0),
@@ -224,6 +227,14 @@ pub(crate) fn from_node(frame: &FromNode) -> Result<Encoded, TooLarge> {
         Body::HandedBack { key, why } => {
             let head = HandedBackHead { key: key.0, why: why.into(), report };
             bounded(Kind::HandedBack, Bound::Outcome(*key), NOTHING, &head)
+        }
+        Body::Declined { key, why } => {
+            let head = HandedBackHead { key: key.0, why: why.into(), report };
+            bounded(Kind::Declined, Bound::Outcome(*key), NOTHING, &head)
+        }
+        Body::Claim { queries, lanes } => {
+            let queries = queries.iter().map(|key| key.0).collect();
+            plain(Kind::Claim, NOTHING, &ClaimHead { queries, lanes: *lanes, report })
         }
         Body::Report => bounded(Kind::Report, Bound::Newest, NOTHING, &report),
     }
@@ -289,6 +300,10 @@ pub(crate) fn decode(header: &Header, head: &[u8], payload: Buffer) -> Result<Fr
             let input = input(head.input, payload).map_err(bad)?;
             Frame::ToNode(ToNode::Query(Box::new(head.frame(input).map_err(bad)?)))
         }
+        Kind::Announce => {
+            let told = read::<AnnounceHead>(kind, head)?.announcement().map_err(bad)?;
+            Frame::ToNode(ToNode::Announce(Box::new(told)))
+        }
         Kind::Demand => Frame::ToNode(ToNode::Demand(read::<DemandHead>(kind, head)?.into())),
         Kind::Cancel => Frame::ToNode(ToNode::Cancel { key: QueryKey(read(kind, head)?) }),
         Kind::MayReturn => Frame::ToNode(ToNode::MayReturn { key: QueryKey(read(kind, head)?) }),
@@ -320,6 +335,16 @@ pub(crate) fn decode(header: &Header, head: &[u8], payload: Buffer) -> Result<Fr
         Kind::HandedBack => {
             let HandedBackHead { key, why, report } = read(kind, head)?;
             let body = Body::HandedBack { key: QueryKey(key), why: why.refusal().map_err(bad)? };
+            Frame::FromNode(FromNode { body, report: report.report().map_err(bad)? })
+        }
+        Kind::Declined => {
+            let HandedBackHead { key, why, report } = read(kind, head)?;
+            let body = Body::Declined { key: QueryKey(key), why: why.refusal().map_err(bad)? };
+            Frame::FromNode(FromNode { body, report: report.report().map_err(bad)? })
+        }
+        Kind::Claim => {
+            let ClaimHead { queries, lanes, report } = read(kind, head)?;
+            let body = Body::Claim { queries: queries.into_iter().map(QueryKey).collect(), lanes };
             Frame::FromNode(FromNode { body, report: report.report().map_err(bad)? })
         }
         Kind::Report => {

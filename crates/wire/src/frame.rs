@@ -1,7 +1,7 @@
 //! Frames as bytes: a header of 16 bytes, a head, a payload.
 //!
 //! ```text
-//!  0  u8   version, 5
+//!  0  u8   version
 //!  1  u8   kind
 //!  2  u16  stream: 0 for a frame that comes whole
 //!  4  u32  length of the head
@@ -22,7 +22,7 @@ use crate::lost::Nonsense;
 use bytes::Bytes as Buffer;
 use modelless_types::{Micros, QueryKey};
 
-pub(crate) const VERSION: u8 = 9;
+pub(crate) const VERSION: u8 = 10;
 pub(crate) const HEADER: usize = 16;
 /// Where the header says how long the frame waited.
 pub(crate) const WAITED: std::ops::Range<usize> = 12..16;
@@ -65,6 +65,8 @@ pub enum Kind {
     MayReturn = 22,
     /// Take this out of memory.
     Unload = 23,
+    /// You may claim this.
+    Announce = 24,
     /// An answer.
     Answer = 32,
     /// A named "no".
@@ -77,10 +79,14 @@ pub enum Kind {
     Report = 36,
     /// An artefact is lacking here.
     Want = 37,
+    /// I will not claim this.
+    Declined = 38,
+    /// I ask for these.
+    Claim = 39,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 25] = [
         Self::Hello,
         Self::Status,
         Self::Ping,
@@ -97,12 +103,15 @@ impl Kind {
         Self::Piece,
         Self::MayReturn,
         Self::Unload,
+        Self::Announce,
         Self::Answer,
         Self::Refused,
         Self::BadInput,
         Self::HandedBack,
         Self::Report,
         Self::Want,
+        Self::Declined,
+        Self::Claim,
     ];
 
     fn head_limit(self) -> u32 {
@@ -120,10 +129,13 @@ impl Kind {
             | Self::MayReturn
             | Self::Wake
             | Self::Unload
+            | Self::Announce
             | Self::Answer
             | Self::Refused
             | Self::BadInput
             | Self::HandedBack
+            | Self::Declined
+            | Self::Claim
             | Self::Piece
             | Self::Want
             | Self::Report => limits::HEAD,
@@ -151,9 +163,12 @@ impl Kind {
             | Self::Pin
             | Self::Wake
             | Self::Unload
+            | Self::Announce
             | Self::Refused
             | Self::BadInput
             | Self::HandedBack
+            | Self::Declined
+            | Self::Claim
             | Self::Want
             | Self::Report => 0,
         }
@@ -227,6 +242,8 @@ pub(crate) enum Bound {
     Newest,
     /// Whoever lets queries go: a query is sent on credit that the peer granted, and taken back once nobody waits for it.
     Query(QueryKey),
+    /// The queries that whoever lets them go announces: it keeps only so many, and takes back what is not to be had any more.
+    Announced(QueryKey),
     /// The queries that the peer has open: each has one outcome. An answer's bytes are counted.
     Outcome(QueryKey),
 }

@@ -277,6 +277,8 @@ impl Session {
                     self.link.say(codec::to_node(&ToNode::Cancel { key }));
                 } else if let Body::Refused { key, .. } | Body::HandedBack { key, .. } = frame.body {
                     self.link.stop_query(key); // nobody there waits for what is left of its input
+                } else if let Body::Declined { key, .. } = frame.body {
+                    self.link.declined(key);
                 }
                 if in_parts {
                     frame.report = remote.newest(); // others have overtaken what it says
@@ -354,23 +356,20 @@ impl NodeLink for Remote {
     }
 
     fn send(&self, frame: ToNode) {
-        if let ToNode::Cancel { key } = frame
-            && self.link.take_back_query(key)
-        {
-            return;
-        }
         match (codec::to_node(&frame), frame) {
             (Ok(encoded), ToNode::Query(query)) if encoded.is_cut() => {
                 // Others will overtake it, so what it says of those that wait is said at once.
                 self.link.say(codec::to_node(&ToNode::Demand(query.demand)));
                 self.link.send(encoded);
             }
+            (Ok(encoded), ToNode::Cancel { key }) => self.link.cancel_query(key, encoded),
             (Ok(encoded), ToNode::MayReturn { key }) => self.link.send_behind(key, encoded),
             (Ok(encoded), _) => self.link.send(encoded),
             (Err(error), ToNode::Query(query)) => self.refuse(query.key, error),
             (
                 Err(error),
-                ToNode::Demand(_)
+                ToNode::Announce(_)
+                | ToNode::Demand(_)
                 | ToNode::Cancel { .. }
                 | ToNode::MayReturn { .. }
                 | ToNode::Pin { .. }

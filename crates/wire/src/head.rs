@@ -1,6 +1,10 @@
 //! Heads of the frames on a query's path: plain mirrors of the seam's types, so that a change there cannot change
 //! the bytes unnoticed. Fields and variants are only ever added with a new version.
 
+mod announcing;
+
+pub(crate) use announcing::{AnnounceHead, ClaimHead};
+
 use crate::config::limits;
 use crate::seam::{Answer, Demand, InputFault, QueryFrame};
 use bytes::Bytes as Buffer;
@@ -379,6 +383,7 @@ pub(crate) struct BadInputHead {
     pub(crate) report: ReportHead,
 }
 
+/// Of what was sent, and of what was announced.
 #[derive(SchemaRead, SchemaWrite)]
 pub(crate) struct HandedBackHead {
     pub(crate) key: u64,

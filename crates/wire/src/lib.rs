@@ -49,7 +49,8 @@ pub use modelless_decision::worker::Reason;
 pub use node::{Fetcher, NodeServer, Source, serve_node};
 pub use received::Received;
 pub use seam::{
-    Answer, Body, Connection, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, QueryFrame, ToNode,
+    Announcement, Answer, Body, Connection, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink,
+    QueryFrame, ToNode,
 };
 pub use shelf::{Piece, Shelf};
 pub use status::{EngineStatus, Gpu, Hardware, LoadTimes, NodeLoad, NodeStatus, PriceOrigin, ReplicaStatus};

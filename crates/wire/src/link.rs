@@ -105,20 +105,15 @@ impl Link {
         self.lock().out.has_room_for_answer(bytes)
     }
 
-    /// Whether a query that nobody waits for any longer was stopped before its end; else the other side has it.
-    pub(crate) fn take_back_query(&self, key: QueryKey) -> bool {
-        let mut state = self.lock();
-        match state.out.take_back_query(key) {
-            Ok(taken) => {
-                drop(state);
-                self.wake.notify_one();
-                taken
-            }
-            Err(overflow) => {
-                self.lose(state, overflow.into());
-                true
-            }
-        }
+    /// Nobody waits for a query any longer: it is stopped before its end, or the other side, which has it or has heard of it, is told `cancel`. In
+    /// one step, or the same query could be sent again between the two.
+    pub(crate) fn cancel_query(&self, key: QueryKey, cancel: Encoded) {
+        self.push(|out, now| if out.take_back_query(key)? { Ok(()) } else { out.push(cancel, now) });
+    }
+
+    /// The other side will not claim what was announced.
+    pub(crate) fn declined(&self, key: QueryKey) {
+        self.lock().out.declined(key);
     }
 
     /// The rest of a query that was refused before all of it had come is not sent.

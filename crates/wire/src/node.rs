@@ -4,6 +4,7 @@
 //! and its name there. Credit is divided among the gateways by what they ask for, what waits at them is added up,
 //! and a gateway that is lost takes its queries with it.
 
+mod announcing;
 mod demand;
 mod fetch;
 mod greeting;
@@ -14,7 +15,7 @@ use crate::codec::{self, Frame, Role};
 use crate::config::{Config, limits};
 use crate::link::Link;
 use crate::lost::{Lost, Nonsense};
-use crate::outcome::{instead, key_of, renamed, unstarted};
+use crate::outcome::{instead, renamed, unstarted};
 use crate::peer::{Missed, half, heartbeat, in_role, micros, out_of_place};
 use crate::peers::{CONNECTIONS, Peer, PeerState, Strangers, qualified, unqualified};
 use crate::reader::{Came, Dropped, Reader};
@@ -404,6 +405,9 @@ impl Hub {
                     // What keeps it from getting on is on its gateway's side, or its time is over.
                     Dropped::Stalled => Body::Refused { key: query.key, refusal },
                 };
+                if peer.state().withdrawn(query.key) {
+                    self.node.send(ToNode::Cancel { key: qualified(peer.number, query.key) });
+                }
                 self.tell(peer, body);
                 Ok(())
             }
@@ -466,9 +470,17 @@ impl Hub {
                     ..*query
                 }))
             }
+            ToNode::Announce(told) => match Self::announced(peer, *told, (late, way))? {
+                Some(told) => ToNode::Announce(Box::new(told)),
+                None => return Ok(()),
+            },
             ToNode::Demand(demand) => ToNode::Demand(self.demand(peer, demand, late + way)?),
             ToNode::Cancel { key } => {
-                if !peer.state().open.remove(&key.0) {
+                let here = {
+                    let mut state = peer.state();
+                    state.withdrawn(key) || state.open.remove(&key.0)
+                };
+                if !here {
                     peer.link.take_back_answer(key); // its answer is on the way
                     return Ok(());
                 }
@@ -523,11 +535,19 @@ impl GatewayLink for Hub {
             let made = if report.made.at < known.1.made.at { known.1.clone() } else { report };
             *known = (known.0 + 1, made);
         }
-        let Some(key) = key_of(&body) else {
-            for peer in self.peers() {
-                self.tell(&peer, Body::Report);
+        let (key, announced) = match body {
+            Body::Claim { queries, lanes } => return self.claim(queries, lanes),
+            Body::Report => {
+                for peer in self.peers() {
+                    self.tell(&peer, Body::Report);
+                }
+                return;
             }
-            return;
+            Body::Declined { key, .. } => (key, true),
+            Body::Answer { key, .. }
+            | Body::Refused { key, .. }
+            | Body::BadInput { key, .. }
+            | Body::HandedBack { key, .. } => (key, false),
         };
         let (number, key) = unqualified(key);
         let (peer, others) = {
@@ -536,11 +556,15 @@ impl GatewayLink for Hub {
             let others = peers.len() > usize::from(peer.is_some());
             (peer, others)
         };
-        // One that is gone or has cancelled waits for nothing.
-        if let Some(peer) = peer
-            && peer.state().open.remove(&key.0)
-        {
-            self.tell(&peer, renamed(body, key));
+        // One that is gone or has cancelled waits for nothing. What was announced and has been sent since is no longer to be declined.
+        if let Some(peer) = peer {
+            let waits = {
+                let mut state = peer.state();
+                if announced { state.withdrawn(key) } else { state.open.remove(&key.0) }
+            };
+            if waits {
+                self.tell(&peer, renamed(body, key));
+            }
         }
         if others {
             self.news.notify_one();

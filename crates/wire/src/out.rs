@@ -9,7 +9,7 @@ use crate::config::limits;
 use crate::frame::{Bound, Encoded, HEADER, Header, STREAM, WAITED};
 use bytes::Bytes as Buffer;
 use modelless_types::{Micros, QueryKey};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::IoSlice;
 use tokio::time::Instant;
 
@@ -36,6 +36,8 @@ pub(crate) struct Out {
     answers: usize,
     /// What is to be said of large queries once they are written: before, the other side does not know them.
     behind: BTreeMap<QueryKey, Encoded>,
+    /// What was announced, and of which the other side has heard nothing since: neither the query, nor that it is not to be had.
+    announced: BTreeSet<QueryKey>,
 }
 
 #[derive(Debug)]
@@ -101,6 +103,9 @@ impl Out {
         {
             self.leaves(old.frame.bound, old.frame.len());
         }
+        if let Bound::Announced(key) = frame.bound {
+            self.announced.insert(key);
+        }
         self.comes(frame.bound, frame.len());
         let queue = if frame.is_cut() { &mut self.large } else { &mut self.small };
         queue.push_back(Waiting { frame, since: now });
@@ -139,7 +144,7 @@ impl Out {
                 self.bytes += bytes;
             }
             Bound::Outcome(_) => self.answers += bytes,
-            Bound::Query(_) => {}
+            Bound::Query(_) | Bound::Announced(_) => {}
         }
     }
 
@@ -150,13 +155,19 @@ impl Out {
                 self.bytes -= bytes;
             }
             Bound::Outcome(_) => self.answers -= bytes,
-            Bound::Query(_) => {}
+            Bound::Query(_) | Bound::Announced(_) => {}
         }
     }
 
-    /// Nobody waits for a query any longer: it is not sent, or not to its end. False if it is not here (any more), so
-    /// that whoever has it must be told.
+    /// Nobody waits for a query any longer: it is not sent, or not to its end. False if it is not here (any more), or was announced, so
+    /// that whoever has it, or has heard of it, must be told.
     pub(crate) fn take_back_query(&mut self, key: QueryKey) -> Result<bool, Overflow> {
+        if self.announced.remove(&key) {
+            let announced = Bound::Announced(key);
+            let at = self.small.iter().position(|waiting| waiting.frame.bound == announced);
+            let unsaid = at.and_then(|at| self.small.remove(at)).is_some();
+            return self.take_back_query(key).map(|_| unsaid);
+        }
         let is = |frame: &Encoded| frame.bound == Bound::Query(key);
         if let Some(waiting) = self.small.iter_mut().find(|waiting| is(&waiting.frame)) {
             // What it said of others is still news.
@@ -167,6 +178,11 @@ impl Out {
             return self.check().map(|()| true);
         }
         Ok(self.take_back_large(Bound::Query(key)))
+    }
+
+    /// The other side will not claim a query.
+    pub(crate) fn declined(&mut self, key: QueryKey) {
+        self.announced.remove(&key);
     }
 
     /// A query was refused before all of it was sent.
@@ -217,6 +233,7 @@ impl Out {
         }
         let Waiting { frame, since } = self.small.pop_front()?;
         self.leaves(frame.bound, frame.len());
+        self.is_heard(frame.bound);
         self.ahead = if large { self.ahead + frame.len() } else { 0 };
         let mut head = frame.head;
         stamp(&mut head, since, now);
@@ -254,6 +271,9 @@ impl Out {
         self.leaves_bytes(cut.bound, opening + first + second);
         if cut.payload.iter().all(Buffer::is_empty) {
             self.leaves_frame(cut.bound);
+            if !cut.given_up {
+                self.is_heard(cut.bound);
+            }
             if let Bound::Query(key) = cut.bound
                 && let Some(frame) = self.behind.remove(&key)
             {
@@ -266,18 +286,25 @@ impl Out {
         Some(Unit { head, payload, written: 0 })
     }
 
+    /// All of a query is on its way: what was announced of it is over.
+    fn is_heard(&mut self, bound: Bound) {
+        if let Bound::Query(key) = bound {
+            self.announced.remove(&key);
+        }
+    }
+
     fn leaves_bytes(&mut self, bound: Bound, bytes: usize) {
         match bound {
             Bound::Own | Bound::Newest => self.bytes -= bytes,
             Bound::Outcome(_) => self.answers -= bytes,
-            Bound::Query(_) => {}
+            Bound::Query(_) | Bound::Announced(_) => {}
         }
     }
 
     fn leaves_frame(&mut self, bound: Bound) {
         match bound {
             Bound::Own | Bound::Newest => self.frames -= 1,
-            Bound::Outcome(_) | Bound::Query(_) => {}
+            Bound::Outcome(_) | Bound::Query(_) | Bound::Announced(_) => {}
         }
     }
 }

@@ -24,7 +24,8 @@ pub(crate) fn key_of(body: &Body) -> Option<QueryKey> {
         | Body::Refused { key, .. }
         | Body::BadInput { key, .. }
         | Body::HandedBack { key, why: _ } => Some(*key),
-        Body::Report => None,
+        // What was only announced ends elsewhere.
+        Body::Declined { .. } | Body::Claim { .. } | Body::Report => None,
     }
 }
 
@@ -35,6 +36,7 @@ pub(crate) fn renamed(body: Body, key: QueryKey) -> Body {
         Body::Refused { key: _, refusal } => Body::Refused { key, refusal },
         Body::BadInput { key: _, fault, why } => Body::BadInput { key, fault, why },
         Body::HandedBack { key: _, why } => Body::HandedBack { key, why },
-        Body::Report => Body::Report,
+        Body::Declined { key: _, why } => Body::Declined { key, why },
+        other @ (Body::Claim { .. } | Body::Report) => other,
     }
 }

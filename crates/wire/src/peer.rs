@@ -75,6 +75,7 @@ pub(crate) fn in_role(frame: &Frame, gateway: bool) -> Result<(), Lost> {
         Frame::Piece(..)
         | Frame::ToNode(
             ToNode::Query(_)
+            | ToNode::Announce(_)
             | ToNode::Demand(_)
             | ToNode::Cancel { .. }
             | ToNode::MayReturn { .. }
@@ -108,6 +109,7 @@ pub(crate) fn out_of_place(frame: &Frame, expected: &'static str) -> Lost {
         Frame::Want(_) => Kind::Want,
         Frame::Piece(..) => Kind::Piece,
         Frame::ToNode(ToNode::Query(_)) => Kind::Query,
+        Frame::ToNode(ToNode::Announce(_)) => Kind::Announce,
         Frame::ToNode(ToNode::Demand(_)) => Kind::Demand,
         Frame::ToNode(ToNode::Cancel { .. }) => Kind::Cancel,
         Frame::ToNode(ToNode::MayReturn { .. }) => Kind::MayReturn,
@@ -119,6 +121,8 @@ pub(crate) fn out_of_place(frame: &Frame, expected: &'static str) -> Lost {
             Body::Refused { .. } => Kind::Refused,
             Body::BadInput { .. } => Kind::BadInput,
             Body::HandedBack { .. } => Kind::HandedBack,
+            Body::Declined { .. } => Kind::Declined,
+            Body::Claim { .. } => Kind::Claim,
             Body::Report => Kind::Report,
         },
     };

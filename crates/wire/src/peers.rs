@@ -43,6 +43,8 @@ pub(crate) struct PeerState {
     /// It takes part of the credit: it is a gateway, and has not gone.
     asks: bool,
     pub(crate) open: BTreeSet<u64>,
+    /// What it announced here and has neither sent nor taken back.
+    announced: BTreeSet<u64>,
     pub(crate) demand: BTreeMap<Class, Waiting>,
     asker: Asker,
     /// Queries of all classes that wait there and count.
@@ -82,15 +84,35 @@ impl PeerState {
         Self { asks, ..Self::default() }
     }
 
-    /// Whether a query is the first in a while; `None` if there is one of its name.
+    /// Whether a query is the first in a while; `None` if there is one of its name. It is announced no longer.
     pub(crate) fn opens(&mut self, key: QueryKey, now: Time) -> Result<Option<bool>, Nonsense> {
         if self.open.len() >= limits::OPEN || key.0 >> KEY_BITS != 0 {
             return Err(Nonsense::TooMany { what: "queries", limit: limits::OPEN });
         }
+        self.announced.remove(&key.0);
         if !self.open.insert(key.0) {
             return Ok(None);
         }
         Ok(Some(self.asker.sent(now)))
+    }
+
+    /// Whether that a query is announced is news: of one that was sent already it is told late, by another thread of its gateway.
+    pub(crate) fn announces(&mut self, key: QueryKey) -> Result<bool, Nonsense> {
+        if self.announced.len() >= limits::OPEN || key.0 >> KEY_BITS != 0 {
+            return Err(Nonsense::TooMany { what: "queries announced", limit: limits::OPEN });
+        }
+        Ok(!self.open.contains(&key.0) && self.announced.insert(key.0))
+    }
+
+    /// A query is announced here no longer. Whether it was.
+    pub(crate) fn withdrawn(&mut self, key: QueryKey) -> bool {
+        self.announced.remove(&key.0)
+    }
+
+    /// Of these, those that are still announced here.
+    pub(crate) fn still_announced(&self, mut queries: Vec<QueryKey>) -> Vec<QueryKey> {
+        queries.retain(|key| self.announced.contains(&key.0));
+        queries
     }
 
     /// Its weight among the gateways that share the credit, if it has queries here or had some lately, or some wait there.
@@ -136,10 +158,11 @@ impl PeerState {
         }
     }
 
-    /// It has gone: it takes part in nothing any longer. What it had here, and what waited there.
+    /// It has gone: it takes part in nothing any longer. What it had here or had announced, and what waited there.
     pub(crate) fn leaves(&mut self) -> (BTreeSet<u64>, BTreeMap<Class, Waiting>) {
-        let left = std::mem::take(self);
+        let mut left = std::mem::take(self);
         self.weighs = left.weighs;
+        left.open.append(&mut left.announced);
         (left.open, left.demand)
     }
 

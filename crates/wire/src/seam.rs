@@ -52,9 +52,11 @@ pub trait GatewayLink: Send + Sync {
 pub enum ToNode {
     /// Answer this.
     Query(Box<QueryFrame>),
+    /// This may be claimed: it is announced to several nodes, and whichever asks first has it.
+    Announce(Box<Announcement>),
     /// How much of a class waits at the gateway.
     Demand(Demand),
-    /// Nobody waits for this any longer.
+    /// Nobody waits for this any longer; or of what was announced: it is not to be had any more.
     Cancel {
         /// The query.
         key: QueryKey,
@@ -133,6 +135,39 @@ pub struct QueryFrame {
     pub demand: Demand,
 }
 
+/// A query that may be claimed. Its input stays at the gateway until then.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Announcement {
+    /// The gateway's name for it.
+    pub key: QueryKey,
+    /// Who pays.
+    pub tenant: TenantId,
+    /// Who asks.
+    pub app: AppId,
+    /// Which variants may answer.
+    pub class: Class,
+    /// Until it wants its answer.
+    pub deadline_in: Micros,
+    /// Until nobody waits any longer.
+    pub expires_in: Micros,
+    /// Time already spent since it reached the gateway.
+    pub spent: Micros,
+    /// Price ceiling, checked at dispatch.
+    pub max_cost: Option<CostPer1k>,
+    /// What idle capacity is spent on.
+    pub prefer: Prefer,
+    /// Who goes first when not all can.
+    pub priority: Priority,
+    /// Latency and cost may be missed rather than the query refused.
+    pub best_effort: bool,
+    /// Size once decoded, as far as the gateway can tell.
+    pub decoded: Bytes,
+    /// The part of its class that the node would answer if all who hear of it did what they can, in millionths.
+    pub part_ppm: u32,
+    /// How long it takes on the quickest of the others, alone and without the way there.
+    pub quickest: Micros,
+}
+
 /// An input as it came, undecoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Input {
@@ -188,6 +223,20 @@ pub enum Body {
         key: QueryKey,
         /// What it would have been told, were there no other node.
         why: Refusal,
+    },
+    /// The node will not claim what was announced to it.
+    Declined {
+        /// The query.
+        key: QueryKey,
+        /// What it would have been told, were there no other node.
+        why: Refusal,
+    },
+    /// The node asks for queries that were announced to it: each comes as [`ToNode::Query`], or [`ToNode::Cancel`] says that it does not.
+    Claim {
+        /// Which.
+        queries: Vec<QueryKey>,
+        /// How many lanes it has.
+        lanes: u16,
     },
     /// Nothing but the report.
     Report,

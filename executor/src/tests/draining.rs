@@ -61,7 +61,11 @@ async fn large_inputs_that_are_being_decoded_while_a_node_drains_are_answered_or
                 Body::Answer { key, .. } | Body::HandedBack { key, .. } => {
                     assert!(told.insert(key), "{key:?}");
                 }
-                other @ (Body::Refused { .. } | Body::BadInput { .. } | Body::Report) => panic!("{other:?}"),
+                other @ (Body::Refused { .. }
+                | Body::BadInput { .. }
+                | Body::Declined { .. }
+                | Body::Claim { .. }
+                | Body::Report) => panic!("{other:?}"),
             }
         }
         ended(&mut bed).await;

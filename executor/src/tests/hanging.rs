@@ -84,6 +84,8 @@ async fn a_model_that_hangs_holds_the_only_lane_up_for_no_longer_than_until_it_i
                 | Body::Refused { .. }
                 | Body::BadInput { .. }
                 | Body::HandedBack { .. }
+                | Body::Declined { .. }
+                | Body::Claim { .. }
                 | Body::Report) => panic!("{other:?}"),
             }
         }

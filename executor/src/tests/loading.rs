@@ -4,7 +4,7 @@ use super::{Bed, LONG, Setup, bed, bed_with, config, echo};
 use crate::Config;
 use modelless_engine::fake::{FakeModel, Fault};
 use modelless_store::TaskChange;
-use modelless_types::{KeepFor, LiveRule, Micros, Refusal, ReplicaState};
+use modelless_types::{Batching, KeepFor, LiveRule, Micros, Refusal, ReplicaState, TaskBatching};
 use modelless_wire::{Body, NodeLink, NodeStatus, ToNode};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -27,6 +27,35 @@ async fn a_herd_on_a_cold_model_loads_it_once() {
     let history = store.transitions(None, 1_000).await.expect("a history");
     let loads = history.iter().filter(|t| t.change.to == ReplicaState::Loading).count();
     assert_eq!(loads, 1, "{history:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_not_loaded_here_yet_is_promised_as_from_the_disk_and_by_its_load_afterwards() {
+    let cold = Micros::from_secs(3);
+    let mut bed = bed_with(Setup { load_cold: Some(cold), ..Setup::default() }).await;
+    let fast = bed.variants[1].clone();
+    let only = || [fast.ordinal].into_iter().collect();
+    bed.send(1, Duration::from_millis(500), only(), super::distinct(1));
+    let Body::Refused { refusal: Refusal::Loading { ready_in, .. }, .. } = bed.hear().await else {
+        panic!("it was measured to load in a millisecond from memory only")
+    };
+    assert!(ready_in > Micros(cold.0 / 2) && ready_in <= cold, "{ready_in}");
+    // It is there long before, and what that took is what the next load is promised at, whatever changes of its task.
+    bed.send(2, LONG, only(), super::distinct(2));
+    assert_eq!(bed.wrong_of(1).await, 0);
+    let change = TaskChange { live_accuracy: Some(LiveRule::Floors), ..TaskChange::default() };
+    changes_task(&bed, change).await;
+    let mut status = bed.handle.status();
+    bed.handle.send(ToNode::Unload { variant: fast.id });
+    let gone = |status: &NodeStatus| {
+        let mut replicas = status.replicas.iter();
+        replicas.any(|one| one.variant == fast.id && one.state == ReplicaState::Inactive)
+    };
+    drop(timeout(LONG, status.wait_for(gone)).await.expect("in time").expect("it runs"));
+    bed.send(3, Duration::from_millis(500), only(), super::distinct(3));
+    assert_eq!(bed.wrong_of(1).await, 0, "half a second is enough for it");
+    drop(status);
+    bed.end().await;
 }
 
 /// The task is another one, and the node has heard of it.
@@ -59,6 +88,35 @@ async fn what_is_loaded_serves_on_when_its_task_is_asked_with_other_rules() {
     let all = loaded.len();
     loaded.dedup();
     assert_eq!(loaded.len(), all, "nothing was loaded again: {history:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_are_made_as_a_task_says_that_was_changed_while_it_is_served() {
+    let mut bed = bed(None).await;
+    let together = |batching| TaskChange { batching: Some(batching), ..TaskChange::default() };
+    let fixed = Batching::Fixed { size: 4, wait: Micros::from_secs(1) };
+    let mut key = 0;
+    for (batching, size) in
+        [(TaskBatching::Own(fixed), 4), (TaskBatching::Own(Batching::Off), 1), (TaskBatching::Own(fixed), 4)]
+    {
+        changes_task(&bed, together(batching)).await;
+        let mut sizes = Vec::new();
+        // The first four may come before the machine has heard what the catalogue says.
+        for _ in 0..2 {
+            (1..=4).for_each(|more| bed.ask(key + more));
+            key += 4;
+            sizes.clear();
+            for _ in 0..4 {
+                let Body::Answer { answer, .. } = bed.hear().await else { panic!("not answered") };
+                sizes.push(answer.batch);
+            }
+        }
+        assert_eq!(sizes, [size; 4], "{batching}");
+    }
+    changes_task(&bed, together(TaskBatching::AsNode)).await;
+    bed.ask(key + 1);
+    assert_eq!(bed.wrong_of(1).await, 0);
+    bed.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -121,6 +179,8 @@ async fn an_artefact_that_is_not_what_it_was_is_never_served() {
             | Body::Refused { .. }
             | Body::BadInput { .. }
             | Body::HandedBack { .. }
+            | Body::Declined { .. }
+            | Body::Claim { .. }
             | Body::Report) => panic!("{other:?}"),
         }
     }

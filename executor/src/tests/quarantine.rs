@@ -27,7 +27,10 @@ async fn fates(bed: &mut Bed, n: u64) -> Vec<(u64, Result<Reason, Refusal>)> {
             }
             Body::Refused { key, refusal } => fates.push((key.0, Err(refusal))),
             Body::Report => {}
-            other @ (Body::BadInput { .. } | Body::HandedBack { .. }) => panic!("neither: {other:?}"),
+            other @ (Body::BadInput { .. }
+            | Body::HandedBack { .. }
+            | Body::Declined { .. }
+            | Body::Claim { .. }) => panic!("neither: {other:?}"),
         }
     }
     fates

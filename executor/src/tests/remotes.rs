@@ -38,7 +38,12 @@ async fn answer(bed: &mut Bed, key: u64, prefer: Prefer) -> Answer {
     bed.handle.send(ToNode::Query(frame));
     match bed.hear().await {
         Body::Answer { answer, .. } => *answer,
-        other @ (Body::Refused { .. } | Body::BadInput { .. } | Body::HandedBack { .. } | Body::Report) => {
+        other @ (Body::Refused { .. }
+        | Body::BadInput { .. }
+        | Body::HandedBack { .. }
+        | Body::Declined { .. }
+        | Body::Claim { .. }
+        | Body::Report) => {
             panic!("{other:?}")
         }
     }
@@ -127,6 +132,8 @@ async fn a_batch_that_a_server_computes_keeps_nobody_from_the_only_lane() {
             other @ (Body::Refused { .. }
             | Body::BadInput { .. }
             | Body::HandedBack { .. }
+            | Body::Declined { .. }
+            | Body::Claim { .. }
             | Body::Report) => {
                 panic!("{other:?}")
             }

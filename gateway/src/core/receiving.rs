@@ -28,6 +28,12 @@ impl GatewayLink for Core {
                 self.metrics.handed_back(why.name());
                 self.driver.feed(Event::HandedBack { key, node, report, why }, self);
             }
+            Body::Declined { key, why } => {
+                self.driver.feed(Event::Declined { key, node, report, why }, self);
+            }
+            Body::Claim { queries, lanes } => {
+                self.driver.feed(Event::Claim { queries, node, lanes, report }, self);
+            }
             Body::Report => self.driver.feed(Event::Report { node, report }, self),
         }
     }

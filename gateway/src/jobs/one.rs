@@ -206,7 +206,7 @@ impl Attempt {
                     returnable: false,
                 };
                 if !spare {
-                    core.demand.arrived(admitted.class, now);
+                    core.demand.arrived(admitted.class, deadline - arrived, now);
                     class = Some(admitted.class);
                 }
                 if let Err(limit) = core.pending.insert((now, caller.alone), query, input, reply) {

@@ -163,7 +163,8 @@ pub(crate) fn recall() -> Doc {
         "stage": {"type": "string"}, "expected_ms": number(), "took_ms": number(),
     }});
     let did = json!({"type": "object", "required": ["action"], "properties": {
-        "action": {"type": "string", "enum": ["sent", "waits", "refused"]}, "node": {"type": ["string", "null"]},
+        "action": {"type": "string", "enum": ["sent", "announced", "claimed", "waits", "refused"]}, "node": {"type": ["string", "null"]},
+        "nodes": {"type": "integer", "description": "To so many nodes it was announced."},
         "predicted_ms": number(), "at_most_ms": number(), "reason": {"type": "string"},
         "joined": {"type": "boolean", "description": "Sent with others of its class whose batch had not begun, be it that another node would have begun it sooner."},
     }});

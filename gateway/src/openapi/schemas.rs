@@ -13,6 +13,9 @@ use modelless_types::{
 };
 use serde_json::{Map, Value, json};
 
+/// A way of batching, as a pattern.
+const BATCHING: &str = "deadline|aimd|off|fixed:[0-9]+:[0-9]+(ms|us)";
+
 pub(super) fn reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
@@ -298,7 +301,7 @@ fn requests() -> Value {
             "space": strict(json!({"name": text(), "dimension": {"type": "integer", "minimum": 1, "maximum": 65_536}}),
                 &["name", "dimension"]),
             "defaults": defaults(),
-            "batching": {"type": ["string", "null"], "pattern": "^(deadline|aimd|off|fixed:[0-9]+:[0-9]+(ms|us))$",
+            "batching": {"type": ["string", "null"], "pattern": format!("^({BATCHING})$"),
                 "description": "How queries share batches: `deadline`, `aimd`, `off` or `fixed:SIZE:WAIT`. None: as \
                                 each node is set.", "example": "deadline"},
             "cache": cache(Some("off")),
@@ -330,7 +333,7 @@ fn requests() -> Value {
             "max_batch": {"type": "integer", "minimum": 1, "maximum": u32::MAX, "default": 16},
             "optimisation": {"enum": ["off", "basic", "extended", "all"], "default": "all"},
             "processor": {"type": "string", "pattern": "^(cpu|(cuda|tensorrt)(:[0-9]{1,3})?)$", "default": "cpu", "description": "cpu, cuda, cuda:N, tensorrt or tensorrt:N"},
-            "gpu_memory": {"type": "integer", "minimum": 1, "description": "The most bytes of a GPU that one replica takes on one lane."},
+            "gpu_memory": {"type": "integer", "minimum": 1, "description": "The most bytes of a GPU that one replica takes for each of its two streams; of `onnx` alone."},
             "string_bytes": {"type": "integer", "minimum": 4, "default": 65_536, "description": "The most bytes that one item's strings (BYTES) take in one tensor, four for the length of each included."},
             "artefact_sha256": sha256(),
         }), &["precision", "artefact_sha256"]),
@@ -363,7 +366,11 @@ fn requests() -> Value {
         }), &[]),
         "ChangeTask": strict(
             json!({"live_accuracy": live_rule(None), "declared_accuracy": declared_rule(None), "cache": cache(None),
-                "keep": keep(None), "ahead": ahead_rule(None)}), &[],
+                "keep": keep(None), "ahead": ahead_rule(None), "batching": {
+                    "type": "string", "pattern": format!("^(node|{BATCHING})$"), "example": "node",
+                    "description": "How queries share batches: `deadline`, `aimd`, `off` or `fixed:SIZE:WAIT`; `node`: as each node \
+                                    is set.",
+                }}), &[],
         ),
         "Unflag": strict(json!({
             "reason": {"type": "string", "minLength": 1, "maxLength": 2_000, "description": "Why, for the history.",

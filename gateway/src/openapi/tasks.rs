@@ -70,7 +70,7 @@ pub(crate) fn change() -> Doc {
     let schema = json!({"type": "object", "required": ["task", "live_accuracy"], "properties": {
         "task": {"type": "string"}, "live_accuracy": {"type": "string"}, "declared_accuracy": {"type": "string"},
         "cache": {"type": "string"}, "keep": {"type": "string"},
-        "ahead": {"type": "string"},
+        "ahead": {"type": "string"}, "batching": {"type": ["string", "null"]},
     }});
     Doc::new("changeTask", "tasks", "Change a task's rules")
         .describe(

@@ -172,9 +172,10 @@ fn suppose(
         if rates.iter().any(|(_, rate)| *rate > 0.0) {
             asked.idle.suppose_asked(task.id);
         }
-        asked
-            .demands
-            .suppose(task.id, &rates.iter().map(|((class, _), rate)| (*class, *rate)).collect::<Vec<_>>());
+        asked.demands.suppose(
+            task.id,
+            &rates.iter().map(|((class, _), rate)| ((*class, None), *rate)).collect::<Vec<_>>(),
+        );
         counts.suppose(task.id, &rates);
     }
     Ok(())

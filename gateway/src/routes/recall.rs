@@ -187,6 +187,16 @@ fn did(view: &View, seen: &Seen) -> Value {
             "predicted_ms": expected.as_millis_f64(),
             "joined": joined.is_some(),
         }),
+        Did::Announced { nodes, until } => json!({
+            "action": "announced",
+            "nodes": nodes,
+            "at_most_ms": (until - seen.at).as_millis_f64(),
+        }),
+        Did::Claimed { node, expected } => json!({
+            "action": "claimed",
+            "node": view.node(node).map(|node| node.name.as_str()),
+            "predicted_ms": expected.as_millis_f64(),
+        }),
         Did::Waits { until } => {
             json!({"action": "waits", "at_most_ms": (until - seen.at).as_millis_f64()})
         }

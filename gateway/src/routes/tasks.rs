@@ -11,10 +11,11 @@ use axum::extract::{Request, State};
 use http::StatusCode;
 use modelless_store::{NewSpace, NewTask, SpaceKind, TaskChange};
 use modelless_types::{
-    AccuracyRule, Ahead, Batching, CacheFor, DType, DeclaredRule, KeepFor, Labels, LiveRule, TaskKind,
-    TensorSpec,
+    AccuracyRule, Ahead, Batching, CacheFor, DType, DeclaredRule, KeepFor, Labels, LiveRule, TaskBatching,
+    TaskKind, TensorSpec,
 };
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use serde_json::json;
 use serde_json::value::RawValue;
 
@@ -157,6 +158,16 @@ struct ChangeBody {
     keep: Option<KeepFor>,
     #[serde(default)]
     ahead: Option<Ahead>,
+    #[serde(default, deserialize_with = "told_batching")]
+    batching: Option<TaskBatching>,
+}
+
+/// Null is refused: it could mean that all stays, as with the other rules, or what it means where a task is shown.
+fn told_batching<'de, D: Deserializer<'de>>(told: D) -> Result<Option<TaskBatching>, D::Error> {
+    let told = Option::<TaskBatching>::deserialize(told)?;
+    let ambiguous =
+        "`batching` is null: leave it out to keep what it is, or say `node` for as each node is set";
+    told.map(Some).ok_or_else(|| D::Error::custom(ambiguous))
 }
 
 impl ChangeBody {
@@ -167,7 +178,8 @@ impl ChangeBody {
         let cache = self.cache.map(|cache| format!("cache {cache}"));
         let keep = self.keep.map(|keep| format!("keep {keep}"));
         let ahead = self.ahead.map(|ahead| format!("ahead {}", ahead.name()));
-        let all = live.into_iter().chain(declared).chain(cache).chain(keep).chain(ahead);
+        let batching = self.batching.map(|batching| format!("batching {batching}"));
+        let all = [live, declared, cache, keep, ahead, batching].into_iter().flatten();
         all.collect::<Vec<_>>().join(", ")
     }
 }
@@ -183,8 +195,8 @@ pub(super) async fn change(
     let wanted: ChangeBody = body::read_json(&app.core, &head, body).await?;
     detail.say(wanted.words());
     let id = app.core.view_of(&caller).task(&name)?.owned()?.task.id;
-    let ChangeBody { live_accuracy, declared_accuracy, cache, keep, ahead } = wanted;
-    let change = TaskChange { live_accuracy, declared_accuracy, cache, keep, ahead };
+    let ChangeBody { live_accuracy, declared_accuracy, cache, keep, ahead, batching } = wanted;
+    let change = TaskChange { live_accuracy, declared_accuracy, cache, keep, ahead, batching };
     let task = app.store.change_task(id, change).await?;
     tracing::info!(task = name, ?change, "a task is asked with these rules");
     app.catalog_changed().await;
@@ -195,6 +207,7 @@ pub(super) async fn change(
         "cache": task.cache,
         "keep": task.keep,
         "ahead": task.ahead,
+        "batching": task.batching,
     });
     Ok(json_response(StatusCode::OK, &now))
 }

@@ -7,7 +7,7 @@ use modelless_decision::query::Class;
 use modelless_decision::replica::explain;
 use modelless_live::{Demand, Load, Member};
 use modelless_store::{Node, Transition, UnixMicros};
-use modelless_types::{Micros, TaskId, VariantId};
+use modelless_types::{Micros, TaskId, VariantId, Within};
 use modelless_wire::{
     EngineStatus, Gpu, Hardware, LoadTimes, NodeLoad, NodeStatus, PriceOrigin, ReplicaStatus,
 };
@@ -59,7 +59,8 @@ fn member(view: &View, member: &Member) -> Value {
     let corrections = member.corrections.iter().map(|seen| {
         let correction =
             json!({"ratio": seen.correction.ratio, "samples": seen.correction.samples, "provenance": "live"});
-        json!({"variant": variant_of(view, seen.task, seen.ordinal), "slowdown": correction})
+        let task = view.catalog.tasks.iter().find(|task| task.id == seen.task).map(|task| task.name.as_str());
+        json!({"task": task, "variant": variant_of(view, seen.task, seen.ordinal), "slowdown": correction})
     });
     json!({
         "role": member.role,
@@ -79,10 +80,14 @@ fn member(view: &View, member: &Member) -> Value {
 /// What is asked of all gateways together since each of them started, class by class, the most asked for first.
 pub(crate) fn demand(view: &View, members: &[Member]) -> Vec<Value> {
     let mut classes: BTreeMap<Class, (u64, u64, u64)> = BTreeMap::new();
-    for Demand { class, arrived, in_time, waiting } in members.iter().flat_map(|member| member.demand.iter())
-    {
+    let mut bounds: BTreeMap<Class, BTreeMap<Within, u64>> = BTreeMap::new();
+    let all = members.iter().flat_map(|member| member.demand.iter());
+    for Demand { class, arrived, in_time, waiting, within } in all {
         let sum = classes.entry(*class).or_default();
         *sum = (sum.0 + arrived, sum.1 + in_time, sum.2 + u64::from(*waiting));
+        for (within, arrived) in within {
+            *bounds.entry(*class).or_default().entry(*within).or_default() += arrived;
+        }
     }
     let mut classes: Vec<_> = classes.into_iter().collect();
     classes.sort_by_key(|(class, (arrived, ..))| (Reverse(*arrived), *class));
@@ -91,7 +96,14 @@ pub(crate) fn demand(view: &View, members: &[Member]) -> Vec<Value> {
             view.catalog.tasks.iter().find(|task| task.id == class.task).map(|task| task.name.as_str());
         let variants: Vec<_> =
             class.admits.iter().filter_map(|ordinal| variant_of(view, class.task, ordinal)).collect();
-        json!({"task": task, "variants": variants, "arrived": arrived, "in_time": in_time, "waiting": waiting})
+        let within = bounds.get(&class).into_iter().flatten();
+        let within = within.map(
+            |(within, arrived)| json!({"at_least_ms": within.tightest().as_millis_f64(), "arrived": arrived}),
+        );
+        json!({
+            "task": task, "variants": variants, "arrived": arrived, "in_time": in_time, "waiting": waiting,
+            "within": within.collect::<Vec<_>>(),
+        })
     };
     classes.into_iter().map(shown).collect()
 }
@@ -291,6 +303,9 @@ pub(crate) fn finding(finding: &Finding) -> Value {
         }
         Finding::WouldLoad { .. } => ("would_load", "it meets the goals but would have to be loaded first"),
         Finding::NoCredit => ("no_credit", "its node has as much as it takes"),
+        Finding::Announced => {
+            ("announced", "its node hears of the query, and whichever is first to claim it has it")
+        }
         Finding::GaveBack => ("gave_back", "its node has given the query back, so it goes elsewhere"),
         Finding::NoNode => ("no_node", "no node can run it"),
     };
@@ -307,6 +322,7 @@ pub(crate) fn finding(finding: &Finding) -> Value {
         | Finding::TooDear
         | Finding::NoCredit
         | Finding::GaveBack
+        | Finding::Announced
         | Finding::NoNode => None,
     };
     json!({

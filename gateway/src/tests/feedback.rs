@@ -178,12 +178,24 @@ async fn a_task_that_is_there_can_be_told_to_count_live_accuracy_for_floors() {
         assert_eq!(rules(json!({})), (200, 422), "what is left out stays");
         assert_eq!(rules(json!({"live_accuracy": "maybe"})), (400, 422));
         assert_eq!(rules(json!({"labels": []})), (400, 422), "labels are what its models answer with");
+        assert_eq!(rules(json!({"batching": null})), (400, 422), "it could mean two things");
         assert_eq!(rules(json!({"live_accuracy": "shown"})), (200, 200));
         let unknown =
             send(Request::new("PATCH", "/v1/tasks/fashon").json(&json!({"live_accuracy": "shown"})));
         assert_eq!(unknown.status, 404);
         let shown = send(Request::get("/v1/tasks/fashion")).json().unwrap();
         assert_eq!(shown["live_accuracy"], json!("shown"));
+        let mut batching = |mode: &str| {
+            let patch = Request::new("PATCH", "/v1/tasks/fashion").json(&json!({"batching": mode}));
+            let told = send(patch);
+            let shown = send(Request::get("/v1/tasks/fashion")).json().unwrap();
+            (told.status, told.json().unwrap()["batching"].clone(), shown["batching"].clone())
+        };
+        let fixed = json!("fixed:4:1000ms");
+        assert_eq!(batching("fixed:4:1000ms"), (200, fixed.clone(), fixed.clone()));
+        let (status, _, shown) = batching("fixed:4");
+        assert_eq!((status, shown), (400, fixed));
+        assert_eq!(batching("node"), (200, Value::Null, Value::Null), "as each node is set");
     })
     .await;
     run.stop().await;

@@ -2,6 +2,7 @@
 
 mod access;
 mod admin;
+mod announced;
 mod cache;
 mod cache_holds;
 mod deeds;

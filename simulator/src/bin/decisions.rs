@@ -14,7 +14,7 @@ use modelless_simulator::Rng;
 use modelless_simulator::scenario::file::File;
 use modelless_types::{
     Accuracy, AppId, Bytes, CostPer1k, DeviceIx, Micros, NodeId, Prefer, PricePerHour, Priority, QueryKey,
-    TaskId, TenantId, Time, VariantId, VariantSet,
+    TaskId, TenantId, Time, VariantId, VariantSet, Within,
 };
 use std::collections::VecDeque;
 use std::io::Write;
@@ -194,20 +194,23 @@ fn planned() -> (f64, f64) {
     let device = |node: u32| PlanDevice {
         node: NodeId(node),
         device: DeviceIx(0),
-        memory: Bytes::from_mib(40_000),
+        // Machines of one type differ by some pages.
+        memory: Bytes(Bytes::from_mib(40_000).0 + 4_096 * u64::from(node % 97)),
         discretionary_permille: 250,
         variants: variants.clone(),
     };
-    // Of each task those who take any, and those who want one of the better half.
-    let class = |(task, floor): (u32, u32)| {
+    // Of each task those who take any and those who want one of the better half, each within a tight bound and a loose one.
+    let class = |(task, floor, ms): (u32, u32, u64)| {
         let may = variants.iter().filter(|v| v.task == TaskId(task) && v.accuracy.ppm() >= floor);
         PlanClass {
             task: TaskId(task),
             admits: may.map(|v| v.id).collect(),
-            steps: 68 + u16::try_from(task).unwrap_or(0),
+            within: Some(Within::of(Micros::from_millis(ms))),
+            steps: 271 + 4 * u16::try_from(task).unwrap_or(0),
         }
     };
-    let classes = (0..20).flat_map(|task| [(task, 0), (task, 705_000)]).map(class).collect();
+    let who = |task| [(task, 0, 50), (task, 0, 500), (task, 705_000, 50), (task, 705_000, 500)];
+    let classes = (0..20).flat_map(who).map(class).collect();
     let input = Input { devices: (1..=NODES).map(device).collect(), classes, ..Input::default() };
     let began = Instant::now();
     let before = plan(&input, &Plan::default());

@@ -1,4 +1,4 @@
-//! `scoreboard [--short] [--ablate] [--out DIR] [--seeds N] [--seconds N] [--loads A,B,..] [--policies A,B,.. [--instead]] SCENARIO.toml...`, `scoreboard --published DIR [--out DIR]`
+//! `scoreboard [--short] [--ablate] [--out DIR] [--seeds N] [--seconds N] [--loads A,B,..] [--policies A,B,.. [--instead]] [--announce N] SCENARIO.toml...`, `scoreboard --published DIR [--out DIR]`
 //! and `scoreboard --tune DIR`.
 //!
 //! `cargo xtask scoreboard` starts it with the published scenarios, with what papers claim, or with the grid of the search.
@@ -30,6 +30,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         loads: vec![0.3, 0.6, 0.9, 1.2, 1.5],
         seeds: (1..=5).collect(),
         seconds: 30,
+        announce: None,
         policies: Vec::new(),
     };
     let mut options = Options {
@@ -47,9 +48,14 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         match arg.as_str() {
             "--short" => {
                 let (loads, seeds) = (vec![0.9], vec![1, 2]);
-                options.plan = Plan { loads, seeds, seconds: 3, policies: Vec::new() };
+                options.plan = Plan { loads, seeds, seconds: 3, policies: Vec::new(), ..options.plan };
             }
             "--policies" => options.plan.policies = value()?.split(',').map(str::to_owned).collect(),
+            "--announce" => {
+                let nodes = value()?;
+                let nodes = nodes.parse().map_err(|_| format!("{nodes:?} is no number of nodes"))?;
+                options.plan.announce = Some(nodes);
+            }
             "--out" => options.out = Some(PathBuf::from(value()?)),
             "--instead" => options.instead = true,
             "--ablate" => options.ablate = true,

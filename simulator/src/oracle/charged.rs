@@ -2,9 +2,11 @@
 //!
 //! The fluid bound has all machines all the time. A machine that is started when a crowd is there comes after the crowd did, and what nobody could have
 //! known is nobody's fault: so here a machine that comes and goes is there from its start on, or from when its start and one load have passed since the first second that it was
-//! needed in. Needed are as many as would serve all of a second's queries alone and be no busier than the scenario wants lanes to be; what was needed once stays.
+//! needed in. Needed are as many as would serve all of a second's queries alone, with half of their bounds left for waiting, and be no busier than the scenario wants lanes to be; what
+//! was needed once stays. Of machines of a kind those come first that start soonest.
 //!
-//! Who keeps more machines than ever were needed, or foresees a crowd, may be better than this, and pays for it.
+//! Who asks for more machines than that, because of a trend, a margin or a guess, may be better than this. It is what to expect of renting as it is needed, and no bound for all
+//! who rent.
 
 use super::{Group, Lanes, float};
 use crate::known::Catalog;
@@ -52,10 +54,11 @@ impl Presence {
                 }
             }
             let busy = |came: &[f64]| -> f64 {
-                let each = groups.iter().zip(came).filter(|(group, _)| group.rates[kind] > 0.0);
-                each.map(|(group, came)| came / group.rates[kind]).sum()
+                let each = groups.iter().zip(came).filter(|(group, _)| group.careful[kind] > 0.0);
+                each.map(|(group, came)| came / group.careful[kind]).sum()
             };
             let needed = |came: &[f64]| busy(came) / scenario.busy.max(f64::MIN_POSITIVE);
+            away.sort_by_key(|(_, lead)| *lead);
             let mut steps = vec![(0, there)];
             let mut away = away.into_iter().peekable();
             let sample = seconds.iter().take(SAMPLE).map(|came| needed(came)).fold(0.0, f64::max);

@@ -5,6 +5,7 @@ use super::profiles::{self, Row};
 use super::traffic::{self, Part, micros};
 use super::{Behaviour, Fault, LinkSpec, NodeSpec, Planner, Rented, Scenario, Stream, TaskSpec, VariantSpec};
 use crate::Error;
+use modelless_decision::route::Limits;
 use modelless_types::{
     Accuracy, BatchPoint, Batching, Bytes, CostPer1k, Engine, Goals, ModelId, Prefer, PricePerHour, Priority,
     SpaceId, StageTime, TaskId, VariantId,
@@ -92,6 +93,7 @@ impl File {
         };
         Ok(Scenario {
             gateways: self.gateways,
+            limits: Limits { announce: self.announce, ..Limits::default() },
             link,
             heartbeat: micros(self.network.heartbeat_ms / 1e3)?,
             faults: faults.collect::<Result<_, _>>()?,

@@ -3,6 +3,7 @@
 //! Here is only what may be written; `scenario::build` makes a world of it. A key that does not exist is refused, with those that
 //! do, so that a slip never silently leaves a default in force.
 
+use modelless_decision::route::ANNOUNCE;
 use modelless_decision::worker::Foresight;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -27,6 +28,10 @@ pub struct File {
     /// Gateways that queries come to in turn.
     #[serde(default = "one_gateway")]
     pub gateways: u32,
+    /// To so many nodes at most each query is announced that none could begin at once; below 2 each goes to one node. As many as by gateways that
+    /// run, if nothing is said.
+    #[serde(default = "announce")]
+    pub announce: u16,
     /// Between gateways and nodes.
     #[serde(default)]
     pub network: Network,
@@ -524,6 +529,10 @@ const fn ten_minutes() -> f64 {
 
 const fn one_gateway() -> u32 {
     1
+}
+
+const fn announce() -> u16 {
+    ANNOUNCE
 }
 
 const fn one_lane() -> u16 {

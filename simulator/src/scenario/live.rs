@@ -241,8 +241,9 @@ pub fn written(live: &Live, changes: &Changes) -> Result<Written, String> {
     let file = File {
         name: "live".into(),
         about: format!(
-            "{}. Accuracies, times, memory and load times as measured, times as nodes have corrected them; prices as nodes tell them. Assumed: the network's time, inputs of 150 KiB, and{}.",
+            "{}. Accuracies, times, memory and load times as measured, times as nodes have corrected them{}; prices as nodes tell them. Assumed: the network's time, inputs of 150 KiB, and{}.",
             live.watched,
+            seen.told(),
             if recorded {
                 " nothing of when queries come"
             } else {
@@ -253,6 +254,7 @@ pub fn written(live: &Live, changes: &Changes) -> Result<Written, String> {
         duration_s,
         warm_up_s: 30.0,
         gateways: 1,
+        announce: route::ANNOUNCE,
         network: Network::default(),
         loading: Loading::default(),
         renting: Renting::default(),
@@ -266,37 +268,50 @@ pub fn written(live: &Live, changes: &Changes) -> Result<Written, String> {
     Ok(Written { file, beside })
 }
 
-/// How much longer nodes take batches to last than their profiles say, of each class of devices and variant: the median over its nodes. It is what they
+/// So many corrections are named.
+const TOLD: usize = 12;
+
+/// How much longer nodes take batches to last than their profiles say, of each class of devices, task and variant: the mean over its nodes. It is what they
 /// decide by, so those count too of which little was seen: nodes weigh that themselves, and lend to others what was seen of some.
-struct Slowdowns<'a>(BTreeMap<(&'a str, &'a str), f64>);
+struct Slowdowns<'a>(BTreeMap<(&'a str, &'a str, &'a str), f64>);
 
 impl<'a> Slowdowns<'a> {
     fn of(live: &'a Live) -> Self {
-        // Corrections name no task: of two variants of one name it is not known whose they are.
-        let named =
-            |name: &str| list(&live.variants, "variants").iter().filter(|v| text(v, "name") == name).count();
         let mut all: BTreeMap<_, Vec<f64>> = BTreeMap::new();
         for member in list(&live.members, "members") {
-            for known in list(member, "corrections").iter().filter(|known| named(text(known, "variant")) == 1)
-            {
+            for known in list(member, "corrections") {
                 let slowdown = &known["slowdown"];
                 let seen = slowdown["samples"].as_u64().is_some_and(|samples| samples > 0);
                 if let Some(ratio) = slowdown["ratio"].as_f64().filter(|ratio| seen && *ratio > 0.0) {
-                    let of = (text(member, "device_class"), text(known, "variant"));
+                    let of = (text(member, "device_class"), text(known, "task"), text(known, "variant"));
                     all.entry(of).or_default().push(ratio);
                 }
             }
         }
-        let median = |mut ratios: Vec<f64>| {
-            ratios.sort_by(f64::total_cmp);
-            ratios[(ratios.len() - 1) / 2]
+        let mean = |ratios: Vec<f64>| {
+            ratios.iter().sum::<f64>() / f64::from(u32::try_from(ratios.len()).unwrap_or(u32::MAX))
         };
-        Self(all.into_iter().map(|(of, ratios)| (of, median(ratios))).collect())
+        Self(all.into_iter().map(|(of, ratios)| (of, mean(ratios))).collect())
+    }
+
+    /// The furthest from what was measured, for people.
+    fn told(&self) -> String {
+        let mut all: Vec<_> = self.0.iter().collect();
+        all.sort_by(|a, b| b.1.ln().abs().total_cmp(&a.1.ln().abs()));
+        let one = |((class, task, variant), ratio): &(&(&str, &str, &str), &f64)| {
+            format!("{task}/{variant} {ratio:.2} on {class}")
+        };
+        let told: Vec<String> = all.iter().take(TOLD).map(one).collect();
+        match (told.is_empty(), all.len().saturating_sub(TOLD)) {
+            (true, _) => ", of which they have none".to_owned(),
+            (false, 0) => format!(" ({})", told.join(", ")),
+            (false, more) => format!(" ({}, and {more} more)", told.join(", ")),
+        }
     }
 
     /// The times of a profile as they were seen.
     fn correct(&self, entry: &mut Value) {
-        let of = (text(&entry["profile"], "device_class"), text(entry, "variant"));
+        let of = (text(&entry["profile"], "device_class"), text(entry, "task"), text(entry, "variant"));
         let Some(ratio) = self.0.get(&of).copied() else { return };
         for point in entry["profile"]["latency"].as_array_mut().into_iter().flatten() {
             for (figure, times) in [("mean_us", ratio), ("p99_us", ratio), ("var_us2", ratio * ratio)] {
@@ -447,12 +462,9 @@ mod tests {
     fn times_are_as_nodes_take_them_where_they_have_seen_any() {
         let mut live = live(vec![asked(&["good"], 10.0)]);
         let corrected = |ratio: f64, samples: u64, variant: &str| {
-            json!({"device_class": "cpu:x", "corrections": [{"variant": variant,
+            json!({"device_class": "cpu:x", "corrections": [{"task": "t", "variant": variant,
                 "slowdown": {"ratio": ratio, "samples": samples}}]})
         };
-        // `good` is of two tasks in this world; here only one is registered.
-        live.variants = json!({"variants": [
-            {"task": "t", "name": "good", "id": 1, "accuracy": 0.9}, {"task": "t", "name": "quick", "id": 2, "accuracy": 0.8}]});
         let members = [corrected(1.5, 1, "good"), corrected(1.25, 30, "good"), corrected(9.0, 0, "quick")];
         live.members = json!({"members": members});
         let written = written(&live, &Changes::default()).expect("a scenario");
@@ -463,7 +475,12 @@ mod tests {
             found["profile"]["latency"][0]["mean_us"].as_f64().expect("a mean")
         };
         let means = [of("t/good", "cpu:x"), of("t/good", "cpu:y"), of("t/quick", "cpu:x")];
-        assert_eq!(means.map(|us| us.round().to_string()), ["12500", "10000", "10000"]);
+        assert_eq!(means.map(|us| us.round().to_string()), ["13750", "10000", "10000"]);
+        assert!(
+            written.file.about.contains("corrected them (t/good 1.38 on cpu:x);"),
+            "{}",
+            written.file.about
+        );
     }
 
     #[test]

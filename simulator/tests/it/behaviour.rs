@@ -322,3 +322,11 @@ fn a_node_that_falls_behind_hands_back_what_another_can_still_answer_in_time() {
         assert!(with.total.in_time() >= without.total.in_time(), "{}\n{}", table(&with), table(&without));
     }
 }
+
+#[test]
+fn with_one_node_announcing_changes_nothing() {
+    let mut world = one_node("one", vec![poisson("all", 9_000.0, floor("0.85", ms(20)))]);
+    let without = outcome(&world);
+    world.limits.announce = 16;
+    assert_eq!(outcome(&world), without);
+}

@@ -1,6 +1,7 @@
 //! End to end: a real `modelless up --demo` with real runners, over real sockets, asked by raw HTTP, by the command
 //! line and by Hugging Face's client; on SQLite and on Postgres. And a cluster of real processes.
 
+mod announced;
 mod bad_input;
 mod bereft;
 mod board;

@@ -1,7 +1,8 @@
 //! Runners killed at random under load: no query lost or wrong, and other models hardly feel it.
 //!
 //! Three models answer at once while every two seconds some runner that serves one gets SIGKILL. Blocks with and without kills
-//! alternate. What another model feels is told by the queries that did not come while their own model's runner had just died.
+//! alternate. What another model feels is told by the queries that did not come while their own model's runner had just died: for each
+//! model the p99 of all such queries of all blocks with kills, over that of all its queries of all blocks without.
 //!
 //! Only a kill that hits a runner with a batch in it can lose anything, so only those count towards how many are asked for: blocks
 //! go on until there are as many, within a bound. Which did is told afterwards by the server, that a batch ended with its runner;
@@ -18,7 +19,7 @@ use modelless_testkit::turns::Side;
 use modelless_testkit::{Rng, Server, process, stats};
 use serde_json::{Value, json};
 
-use super::models::{many, many_stream};
+use super::models::{Model, cnn_m, made, many, many_stream};
 use super::{Check, Context, Measure, Outcome, demo};
 use crate::say;
 
@@ -29,7 +30,11 @@ pub(crate) const MEASURE: Measure = Measure {
     run: measure,
 };
 
-const SERVED: [&str; 3] = ["cnn_m_fp32", "mlp_l_fp32", "cnn_s_fp32"];
+/// The short form's, which are here without anything being fetched, all of one task.
+const SMALL: [&str; 3] = ["cnn_m_fp32", "mlp_l_fp32", "cnn_s_fp32"];
+/// How many a second are asked of them, and of cnn_m, EfficientNet-Lite0 and MiniLM-L6: the larger take tens of milliseconds each.
+const SMALL_RATE: f64 = 30.0;
+const RATES: [f64; 3] = [400.0, 10.0, 20.0];
 const EVERY: Duration = Duration::from_secs(2);
 /// Long enough to wait for a reload rather than be refused, and no longer.
 const LATENCY_MS: u32 = 2_000;
@@ -45,8 +50,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const SERVES: u64 = 5;
 /// Then it is stopped for as long as so many queries of its model take to come, on average.
 const HELD_FOR: f64 = 3.0;
-/// And never for as long as a batch may run before it is suspected of hanging, 50 ms: until then others wait for the lanes that it
-/// keeps, which `hostile` measures.
+/// And never for as long as a batch may run before it is suspected of hanging, 50 ms at the least: until then others wait for the lanes that
+/// it keeps, which `hostile` measures.
 const HELD_MOST: Duration = Duration::from_millis(20);
 /// Between two looks at whether it is: a batch takes some hundred microseconds.
 const LOOKS: Duration = Duration::from_micros(50);
@@ -56,39 +61,78 @@ struct Plan {
     /// At least so many blocks, and at most.
     blocks: (u64, u64),
     ms: u64,
-    rate: f64,
     /// Kills that hit.
     asked: usize,
 }
 
+/// Who is asked, and how much.
+struct Served {
+    /// As the catalogue has them, in the order of streams.
+    names: Vec<&'static str>,
+    rates: Vec<f64>,
+    packages: Vec<PathBuf>,
+    streams: Vec<Value>,
+}
+
+impl Served {
+    fn of(context: &Context) -> Result<Self> {
+        if context.short {
+            let stream = |variant: &&str| many_stream(context, variant, LATENCY_MS);
+            let streams = SMALL.iter().map(stream).collect::<Result<_>>()?;
+            let packages = vec![many(&context.root)];
+            return Ok(Self { names: SMALL.into(), rates: vec![SMALL_RATE; SMALL.len()], packages, streams });
+        }
+        let models: [Model; 3] = [
+            cnn_m(&context.root),
+            made(&context.root, "efficientnet_lite0")?,
+            made(&context.root, "minilm_l6")?,
+        ];
+        Ok(Self {
+            names: models.iter().map(|model| model.name).collect(),
+            rates: RATES.into(),
+            packages: models.iter().map(|model| model.package.clone()).collect(),
+            streams: models
+                .iter()
+                .map(|model| model.checked_stream(context, LATENCY_MS))
+                .collect::<Result<_>>()?,
+        })
+    }
+}
+
 fn measure(context: &Context) -> Result<Outcome> {
-    let Plan { blocks: (least, most), ms, rate, asked } = context.choose(
-        Plan { blocks: (3, 9), ms: 20_000, rate: 500.0, asked: 30 },
-        Plan { blocks: (1, 3), ms: 5_000, rate: 30.0, asked: 1 },
+    let Plan { blocks: (least, most), ms, asked } = context.choose(
+        Plan { blocks: (3, 12), ms: 20_000, asked: 30 },
+        Plan { blocks: (1, 3), ms: 5_000, asked: 1 },
     );
+    let served = Served::of(context)?;
     let server = Server::builder().binary(context.binary()?).start()?;
-    demo::register(&server, &many(&context.root))?;
-    let streams: Vec<Value> = SERVED.iter().map(|variant| many_stream(variant, LATENCY_MS)).collect();
-    let mut load = demo::load(context, &server, &streams)?;
+    for package in &served.packages {
+        demo::register(&server, package)?;
+    }
+    let mut load = demo::load(context, &server, &served.streams)?;
     load.ask(&json!({"do": "learn"}))?;
     let mut rng = Rng::new(context.seed);
-    let (mut rows, mut ratios, mut total) = (Vec::new(), Vec::new(), Total::default());
-    let mut block = 0;
+    let (mut rows, mut total) = (Vec::new(), Total::default());
+    let mut felt: Vec<Felt> = served.names.iter().map(|_| Felt::default()).collect();
+    let (mut costs, mut block) = (Vec::new(), 0);
     while block < least || (total.hit < asked && block < most) {
-        let question = json!({
-            "do": "paced", "per_second": vec![rate; SERVED.len()], "ms": ms, "seed": context.seed + block,
-        });
+        let question =
+            json!({"do": "paced", "per_second": served.rates, "ms": ms, "seed": context.seed + block});
         let kills_first = block % 2 == 1;
         let mut calm = if kills_first { None } else { Some(load.ask(&question)?) };
-        let held = Duration::from_secs_f64(HELD_FOR / rate).min(HELD_MOST);
-        let times = (Duration::from_millis(ms), held);
-        let (raw, struck) = under_fire(&mut load, &question, &server, times, &mut rng)?;
+        let (raw, struck) = under_fire(
+            &mut load,
+            &question,
+            &server,
+            (Duration::from_millis(ms), held(&served.rates)),
+            &mut rng,
+        )?;
         if calm.is_none() {
             calm = Some(load.ask(&question)?);
         }
         let calm = calm.context("asked before or after; this is a bug")?;
-        let died = once(told_of(&server, &raw, "a runner died")?);
-        let hits = hits(&died, &told_of(&server, &raw, "a batch ended with its runner")?);
+        let died = once(told_of(&server, &served.names, &raw, "a runner died")?);
+        let hits = hits(&died, &told_of(&server, &served.names, &raw, "a batch ended with its runner")?);
         let began = raw["began_unix_ms"].as_u64().context("when did it begin?")?;
         let stopped: Vec<u64> = struck.iter().map(|at| at.saturating_sub(began)).collect();
         let deaths: Vec<Death> = died
@@ -96,41 +140,57 @@ fn measure(context: &Context) -> Result<Outcome> {
             .zip(hits)
             .map(|((at, of), hit)| Death { at, since: felt_from(at, &stopped), of, hit })
             .collect();
-        let (of_calm, of_raw) = (p99(&others(&calm, &[])?)?, p99(&others(&raw, &deaths)?)?);
-        ratios.push(of_raw / of_calm);
+        for ((felt, calm), fire) in felt.iter_mut().zip(others(&calm, &[])?).zip(others(&raw, &deaths)?) {
+            felt.add(calm, fire);
+        }
         total.add(&calm, 0)?;
         let killed = struck.len();
         total.add(&raw, killed)?;
+        costs.extend([demo::percent_of_a_core(&calm, ms), demo::percent_of_a_core(&raw, ms)]);
         let hit = deaths.iter().filter(|death| death.hit).count();
         total.hit += hit;
         let deaths: Vec<Value> =
             deaths.iter().map(|d| json!({"at_ms": d.at, "stream": d.of, "had_work": d.hit})).collect();
         rows.push(json!({
-            "p99_us_calm": of_calm, "p99_us_of_others": of_raw, "killed": killed, "killed_with_work": hit,
-            "deaths": deaths, "calm": demo::bare(calm), "under_fire": demo::bare(raw),
+            "killed": killed, "killed_with_work": hit, "deaths": deaths, "calm": demo::bare(calm), "under_fire": demo::bare(raw),
         }));
         block += 1;
     }
     let missed = total.killed.saturating_sub(total.hit);
     drop(load);
     server.stop()?;
-    let of = |percent| stats::percentile(&ratios, percent).context("no blocks");
-    let (median, worst) = (of(50)?, of(100)?);
     if total.lost > 0 {
         say(format!("lost: {}", total.reasons.join(", ")));
     }
+    let (mut ratios, mut told, mut of_models) = (Vec::new(), Vec::new(), serde_json::Map::new());
+    for (name, felt) in served.names.iter().zip(&felt) {
+        let (calm, fire, ratio) = (p99(&felt.calm)?, p99(&felt.fire)?, felt.ratio()?);
+        let worst = stats::percentile(&felt.blocks, 100).context("no blocks")?;
+        told.push(format!("{name} {ratio:.2} (worst block {worst:.2})"));
+        ratios.push(ratio);
+        of_models.insert(
+            (*name).into(),
+            json!({"p99_us_calm": calm, "p99_us_with_kills": fire, "ratio": ratio, "ratio_blocks": felt.blocks}),
+        );
+    }
+    let worst = stats::percentile(&ratios, 100).context("no models")?;
     Ok(Outcome {
         seeds: (0..block).map(|block| context.seed + block).collect(),
         repetitions: Value::Array(rows),
         summary: json!({
             "killed": total.killed, "killed_with_work": total.hit, "killed_without_work": missed,
             "asked_with_work": asked, "sent": total.sent, "lost": total.lost, "wrong": total.wrong,
-            "p99_of_others_ratio_median": median, "p99_of_others_ratio_worst": worst, "reasons": total.reasons,
+            "models": of_models, "generator_percent": costs, "reasons": total.reasons,
         }),
         result: format!(
-            "{} runners killed with a batch in them and {missed} without, {} of {} queries lost, {} wrong; p99 of the other models \
-             {median:.2} times that without kills (worst block {worst:.2})",
-            total.hit, total.lost, total.sent, total.wrong
+            "{} runners killed with a batch in them and {missed} without, {} of {} queries lost, {} wrong; p99 beside others' kills over \
+             that without kills: {}; the generator took {:.1} % of a core",
+            total.hit,
+            total.lost,
+            total.sent,
+            total.wrong,
+            told.join(", "),
+            stats::median(&costs).context("no blocks")?
         ),
         checks: vec![
             Check { what: "queries lost", value: count(total.lost)?, limit: 0.0, unit: "" },
@@ -142,13 +202,42 @@ fn measure(context: &Context) -> Result<Outcome> {
                 unit: "",
             },
             Check {
-                what: "p99 of the other models, with kills over without",
-                value: median,
+                what: "p99 of the other models, with kills over without, of the model that feels most",
+                value: worst,
                 limit: context.choose(1.5, 50.0),
                 unit: "",
             },
         ],
     })
+}
+
+/// For how long a runner is stopped before it is killed.
+fn held(rates: &[f64]) -> Duration {
+    let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    Duration::from_secs_f64(HELD_FOR / least).min(HELD_MOST)
+}
+
+/// Latencies of one model's queries: without kills, and with kills of others.
+#[derive(Default)]
+struct Felt {
+    calm: Vec<u64>,
+    fire: Vec<u64>,
+    /// How much longer the p99 was in each block.
+    blocks: Vec<f64>,
+}
+
+impl Felt {
+    fn add(&mut self, calm: Vec<u64>, fire: Vec<u64>) {
+        if let (Ok(calm), Ok(fire)) = (p99(&calm), p99(&fire)) {
+            self.blocks.push(fire / calm);
+        }
+        self.calm.extend(calm);
+        self.fire.extend(fire);
+    }
+
+    fn ratio(&self) -> Result<f64> {
+        Ok(p99(&self.fire)? / p99(&self.calm)?)
+    }
 }
 
 /// Asks while runners are killed. When those were stopped that were.
@@ -260,7 +349,7 @@ fn hits(deaths: &[(u64, usize)], ended: &[(u64, usize)]) -> Vec<bool> {
 }
 
 /// When the server said something of a model during a load, in milliseconds since it began, and of which stream.
-fn told_of(server: &Server, load: &Value, what: &str) -> Result<Vec<(u64, usize)>> {
+fn told_of(server: &Server, names: &[&str], load: &Value, what: &str) -> Result<Vec<(u64, usize)>> {
     let words = format!("{what} model=model-");
     let began = load["began_unix_ms"].as_u64().context("when did it begin?")?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
@@ -269,7 +358,7 @@ fn told_of(server: &Server, load: &Value, what: &str) -> Result<Vec<(u64, usize)
     let models = list["models"].as_array().context("no list of models")?;
     let stream_of = |id: u64| {
         let named = models.iter().find(|model| model["id"] == id)?["name"].as_str()?;
-        SERVED.iter().position(|served| *served == named)
+        names.iter().position(|served| *served == named)
     };
     let mut found = Vec::new();
     for (at, line) in server.timeline() {
@@ -281,10 +370,11 @@ fn told_of(server: &Server, load: &Value, what: &str) -> Result<Vec<(u64, usize)
     Ok(found)
 }
 
-/// Latencies of queries that did not come while their own model's runner had just died.
-fn others(load: &Value, deaths: &[Death]) -> Result<Vec<u64>> {
-    let mut kept = Vec::new();
+/// For each stream the latencies of queries that did not come while their own model's runner had just died.
+fn others(load: &Value, deaths: &[Death]) -> Result<Vec<Vec<u64>>> {
+    let mut all = Vec::new();
     for (number, stream) in load["streams"].as_array().context("no streams")?.iter().enumerate() {
+        let mut kept = Vec::new();
         for pair in stream["answers"].as_array().context("no answers")? {
             let (at, took) = (pair[0].as_u64().context("when?")?, pair[1].as_u64().context("how long?")?);
             let own = |death: &Death| {
@@ -295,9 +385,10 @@ fn others(load: &Value, deaths: &[Death]) -> Result<Vec<u64>> {
                 kept.push(took);
             }
         }
+        all.push(kept);
     }
-    ensure!(!kept.is_empty(), "nothing was answered");
-    Ok(kept)
+    ensure!(all.iter().any(|kept| !kept.is_empty()), "nothing was answered");
+    Ok(all)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "latencies are far below 2^52 us")]
@@ -342,8 +433,9 @@ mod tests {
     #[test]
     fn what_a_model_feels_of_its_own_death_is_not_what_others_feel() {
         let load = json!({"streams": [{"answers": [[500, 9], [1_000, 900], [1_500, 800]]}, {"answers": [[1_000, 7]]}]});
-        assert_eq!(others(&load, &[]).unwrap(), [9, 900, 800, 7]);
-        assert_eq!(others(&load, &[Death { at: 1_050, since: 950, of: 0, hit: true }]).unwrap(), [9, 7]);
+        assert_eq!(others(&load, &[]).unwrap(), [vec![9, 900, 800], vec![7]]);
+        let death = Death { at: 1_050, since: 950, of: 0, hit: true };
+        assert_eq!(others(&load, &[death]).unwrap(), [vec![9], vec![7]]);
         assert!(others(&json!({"streams": []}), &[]).is_err());
     }
 

@@ -144,7 +144,7 @@ fn with_profiles(context: &Context, way: &'static str, budgets: Budgets) -> Resu
     let mut left_out = Vec::new();
     for name in SMALL {
         for rate in RATES {
-            let stream = many_stream(name, 1_000);
+            let stream = many_stream(context, name, 1_000)?;
             let asked = Asked { way, task: MANY, name, model: "", rate, stream };
             match unchanged(&server, hurried, &asked, || one(context, &server, &asked, 3_000))? {
                 Some(seen) => found.push(seen),

@@ -51,6 +51,12 @@ pub(crate) fn bare(mut load: Value) -> Value {
     load
 }
 
+/// What a load of so many milliseconds took of one core where it was made, in per cent.
+#[expect(clippy::cast_precision_loss, reason = "times of one run are far below 2^52 ns")]
+pub(crate) fn percent_of_a_core(load: &Value, ms: u64) -> f64 {
+    load["client_cpu_ns"].as_u64().map_or(f64::NAN, |cpu| cpu as f64 / (ms.max(1) as f64 * 1e4))
+}
+
 pub(crate) fn tensor_body(floats: usize, rng: &mut Rng) -> Vec<u8> {
     (0..floats).flat_map(|_| rng.unit_f32().to_le_bytes()).collect()
 }

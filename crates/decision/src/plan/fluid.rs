@@ -9,7 +9,7 @@ use crate::simplex::Table;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
-use modelless_types::{TaskId, VariantId};
+use modelless_types::{Micros, TaskId, VariantId};
 
 /// A variant as it may serve on a kind of device.
 pub(super) struct Server {
@@ -21,7 +21,7 @@ pub(super) struct Server {
     pub(super) seconds: f64,
     /// Of which classes, by position.
     pub(super) classes: Vec<usize>,
-    /// Alone about as fast as the fastest of its task.
+    /// Alone about as fast as the fastest of its task, where it is not told of all who ask within what.
     pub(super) quick: bool,
 }
 
@@ -61,18 +61,24 @@ pub(super) struct Served {
     times: Vec<f64>,
     /// How much was worked out for it.
     pub(super) effort: u64,
+    /// Whether nothing more could be served by what is pinned.
+    pub(super) ended: bool,
 }
 
 impl<'a> Fluid<'a> {
     pub(super) fn new(input: &'a Input, asked: Vec<Asked>, plan: &Plan) -> Self {
-        let (mut kinds, mut known, mut kind_of) = (Vec::new(), Vec::<&PlanDevice>::new(), Vec::new());
+        let fastest = fastest(input);
+        let (mut kinds, mut known, mut kind_of) = (Vec::<Kind>::new(), Vec::<&PlanDevice>::new(), Vec::new());
         for device in &input.devices {
-            let alike = |of: &&PlanDevice| of.room() == device.room() && of.variants == device.variants;
+            let alike = |of: &&PlanDevice| {
+                about(of.room().0) == about(device.room().0) && of.variants == device.variants
+            };
             let at = known.iter().position(alike).unwrap_or_else(|| {
                 known.push(device);
-                kinds.push(kind(device, &asked, plan));
+                kinds.push(kind(device, &asked, plan, &fastest));
                 kinds.len() - 1
             });
+            kinds[at].room = kinds[at].room.min(device.room().0);
             kind_of.push(at);
         }
         Self { asked, kinds, devices: &input.devices, kind_of }
@@ -100,6 +106,16 @@ impl<'a> Fluid<'a> {
             let servers = self.kinds[kind].servers.iter().enumerate();
             let pinned = servers.filter(|(_, server)| is_pinned(server.id)).map(|(at, _)| at).collect();
             groups.entry((kind, pinned)).or_default().push(at);
+        }
+        grouped(groups)
+    }
+
+    /// Devices with everything in memory, whether it fits or not.
+    pub(super) fn everything(&self) -> Vec<Group> {
+        let mut groups: BTreeMap<(usize, BTreeSet<usize>), Vec<usize>> = BTreeMap::new();
+        for (at, kind) in self.kind_of.iter().enumerate() {
+            let all = (0..self.kinds[*kind].servers.len()).collect();
+            groups.entry((*kind, all)).or_default().push(at);
         }
         grouped(groups)
     }
@@ -136,6 +152,15 @@ impl<'a> Fluid<'a> {
         pins
     }
 
+    /// Whether it takes more to weigh these than a plan may take.
+    pub(super) fn is_too_large(&self, groups: &[Group]) -> bool {
+        let ways = groups.iter().map(|group| {
+            let servers = &self.kinds[group.kind].servers;
+            group.pinned.iter().map(|pin| servers[*pin].classes.len()).sum::<usize>()
+        });
+        (self.asked.len() + groups.len() + 1).saturating_mul(ways.sum::<usize>() + 1) > CELLS
+    }
+
     /// What they serve.
     pub(super) fn served(&self, groups: &[Group]) -> Served {
         let classes = self.asked.len();
@@ -157,7 +182,7 @@ impl<'a> Fluid<'a> {
             table.add(*class, column, 1.0);
             table.add(classes + at, column, self.asked[*class].per_s * server.seconds);
         }
-        let solution = table.solve();
+        let solution = table.solve_within(SOLVE);
         let mut by = vec![BTreeMap::new(); groups.len()];
         for ((_, at, pin, _), (share, gain)) in ways.iter().zip(solution.values.iter().zip(&gains)) {
             if *share > SOME {
@@ -171,6 +196,7 @@ impl<'a> Fluid<'a> {
             classes: of_classes.to_vec(),
             times: times.to_vec(),
             effort: solution.effort,
+            ended: solution.ended,
         }
     }
 
@@ -182,6 +208,27 @@ impl<'a> Fluid<'a> {
         };
         server.classes.iter().map(gain).sum()
     }
+}
+
+/// Cells of the largest programme that is weighed. Where a cluster has so many different devices that it takes more, ranks decide.
+const CELLS: usize = 500_000;
+/// And so many are worked out for one at the most; by then what is known is near the best.
+const SOLVE: u64 = 50_000_000;
+
+/// A size to about a thousandth. Machines of one type differ in their memory by some pages.
+fn about(bytes: u64) -> u64 {
+    let low = bytes.checked_ilog2().unwrap_or(0).saturating_sub(10);
+    bytes >> low << low
+}
+
+/// What the fastest variant of each task takes alone, wherever that is.
+fn fastest(input: &Input) -> BTreeMap<TaskId, Micros> {
+    let mut fastest: BTreeMap<TaskId, Micros> = BTreeMap::new();
+    for variant in input.devices.iter().flat_map(|device| &device.variants).filter(|v| !v.candidate) {
+        let known = fastest.entry(variant.task).or_insert(variant.latency);
+        *known = (*known).min(variant.latency);
+    }
+    fastest
 }
 
 /// Devices of a kind with the same pinned, as groups.
@@ -196,13 +243,8 @@ pub(super) fn grouped(groups: BTreeMap<(usize, BTreeSet<usize>), Vec<usize>>) ->
 /// A smaller share of a class is none.
 const SOME: f64 = 1e-6;
 
-/// What takes alone no more than so many times as long as the fastest of its task is as good where bounds are tight.
-const NEAR: f64 = 4.0;
-
-#[expect(clippy::cast_precision_loss, reason = "a time")]
-fn micros(variant: &PlanVariant) -> f64 {
-    variant.latency.0 as f64
-}
+/// Where nobody told within what is asked, what takes alone no more than so many times as long as the fastest of its task is as good.
+const NEAR: u64 = 4;
 
 #[expect(clippy::cast_precision_loss, reason = "a count of devices")]
 fn float(n: usize) -> f64 {
@@ -210,28 +252,46 @@ fn float(n: usize) -> f64 {
 }
 
 /// What a device could serve with: what answers by itself and is beaten by nothing.
-fn kind(device: &PlanDevice, asked: &[Asked], plan: &Plan) -> Kind {
+fn kind(device: &PlanDevice, asked: &[Asked], plan: &Plan, fastest: &BTreeMap<TaskId, Micros>) -> Kind {
     let mut of_task: BTreeMap<TaskId, Vec<&PlanVariant>> = BTreeMap::new();
+    let room = device.room().0;
     for variant in device.variants.iter().filter(|v| !v.candidate && !plan.sleeps(v.task)) {
         of_task.entry(variant.task).or_default().push(variant);
     }
     let mut servers = Vec::new();
-    for mut variants in of_task.into_values() {
+    for (task, mut variants) in of_task {
         variants.sort_by_key(|v| (v.latency, core::cmp::Reverse(v.accuracy), v.id));
         let points: Vec<Point> = variants.iter().map(|v| v.point()).collect();
         let on = variants.iter().zip(dominated(&points)).filter(|(_, by)| by.is_none());
         let on: Vec<&PlanVariant> = on.map(|(variant, _)| *variant).collect();
-        let near = on.first().map_or(0.0, |fastest| micros(fastest) * NEAR);
-        for variant in on {
-            let may = |class: &usize| asked[*class].admits.contains(&variant.id);
-            let classes: Vec<usize> = (0..asked.len()).filter(may).collect();
-            if variant.work > 0 && !classes.is_empty() {
-                servers.push(server(variant, classes, micros(variant) <= near));
+        let near = fastest.get(&task).map_or(0, |fastest| fastest.0.saturating_mul(NEAR));
+        let untold = asked.iter().any(|asked| asked.task == task && asked.within.is_none());
+        let classes = classes_of(&on, asked);
+        for (variant, classes) in on.into_iter().zip(classes) {
+            if variant.work > 0 && !classes.is_empty() && variant.memory.0 <= room {
+                servers.push(server(variant, classes, untold && variant.latency.0 <= near));
             }
         }
     }
     servers.sort_by_key(|server| server.id);
-    Kind { room: device.room().0, servers }
+    Kind { room, servers }
+}
+
+/// Which classes each of a task's variants may answer: who is in time when it is alone, or who is as fast as any where nobody is in time.
+fn classes_of(variants: &[&PlanVariant], asked: &[Asked]) -> Vec<Vec<usize>> {
+    let mut classes = vec![Vec::new(); variants.len()];
+    for (class, asked) in asked.iter().enumerate() {
+        let may = |at: &usize| asked.admits.contains(&variants[*at].id);
+        let admitted: Vec<usize> = (0..variants.len()).filter(may).collect();
+        let fastest = admitted.iter().map(|at| variants[*at].latency).min();
+        let within = asked.within.max(asked.within.and(fastest));
+        for at in
+            admitted.into_iter().filter(|at| within.is_none_or(|within| variants[*at].latency <= within))
+        {
+            classes[at].push(class);
+        }
+    }
+    classes
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a time in nanoseconds")]
@@ -269,6 +329,15 @@ mod tests {
 
     /// What so many devices serve that have these of two in memory.
     fn worth(devices: u32, pinned: &[(u32, u32)], asked: &[(&[u32], f64)]) -> f64 {
+        worth_within(devices, pinned, asked, None)
+    }
+
+    fn worth_within(
+        devices: u32,
+        pinned: &[(u32, u32)],
+        asked: &[(&[u32], f64)],
+        within: Option<Micros>,
+    ) -> f64 {
         let device = |node| PlanDevice {
             node: NodeId(node),
             device: DeviceIx(0),
@@ -278,7 +347,9 @@ mod tests {
         };
         let input = Input { devices: (1..=devices).map(device).collect(), ..Input::default() };
         let who = |(admits, per_s): &(&[u32], f64)| Asked {
+            task: TaskId(1),
             admits: admits.iter().map(|id| VariantId(*id)).collect(),
+            within,
             per_s: *per_s,
         };
         let fluid = Fluid::new(&input, asked.iter().map(who).collect(), &Plan::default());
@@ -302,5 +373,19 @@ mod tests {
         near(worth(1, &[(1, 1), (1, 2)], &[(&[1, 2], 200.0)]), 66.666_667 * 0.9 + 133.333_333 * 0.8);
         // Alike devices with the same are one.
         near(worth(3, &[(1, 2), (2, 2), (3, 2)], &[(&[1, 2], 2_000.0)]), 960.0);
+    }
+
+    #[test]
+    fn what_is_too_slow_for_a_bound_serves_nobody_who_asks_within_it_and_a_hopeless_bound_is_for_the_fastest()
+    {
+        let near = |seen: f64, wanted: f64| assert!((seen - wanted).abs() < 1e-6, "{seen}, not {wanted}");
+        let both = [(1, 1), (1, 2)];
+        let within = |us, admits: &[u32]| worth_within(1, &both, &[(admits, 50.0)], Some(Micros(us)));
+        // One takes 10 ms and is more accurate, the other 2.5.
+        near(within(10_000, &[1, 2]), 45.0);
+        near(within(9_999, &[1, 2]), 40.0);
+        near(within(1_000, &[1, 2]), 40.0);
+        // Nothing else keeps the floor, so it is what is fastest.
+        near(within(1_000, &[1]), 45.0);
     }
 }

@@ -167,6 +167,9 @@ pub struct Plan {
     /// What comes before all else because with it most is served of what is asked; empty while the order of ranks serves as much.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub serves: BTreeSet<Pin>,
+    /// It, or one before it, was made when it was known who asks for what. Until then what is pinned is a guess.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub informed: bool,
 }
 
 impl Plan {
@@ -176,6 +179,7 @@ impl Plan {
             && self.rest == other.rest
             && self.carries == other.carries
             && self.serves == other.serves
+            && self.informed == other.informed
     }
 
     /// Whether nothing of a task is to be in memory.
@@ -191,12 +195,14 @@ pub fn plan(input: &Input, before: &Plan) -> Plan {
         input.tasks.iter().filter_map(|task| Some((task.id, Expected::of(task)?))).collect();
     let carriers = carry::carriers(input, &expected, before);
     let carries = carriers.values().flatten().copied().collect();
-    let fresh = Plan { rest, tasks, carries, ..Plan::default() };
+    let informed = before.informed || !input.classes.is_empty();
+    let fresh = Plan { rest, tasks, carries, informed, ..Plan::default() };
     let settle = |from: &Plan, serves: BTreeSet<Pin>| {
         settled(input, (from, &expected, &carriers), &Plan { serves, ..fresh.clone() })
     };
     let begun = settle(before, before.serves.clone());
-    search::search(input, &expected, begun, before.pins.is_empty(), &settle).told(&expected)
+    let anew = before.pins.is_empty() || !before.informed;
+    search::search(input, &expected, begun, anew, &settle).told(&expected)
 }
 
 /// Fills all devices by rank, after what is pinned in `from`.
@@ -207,14 +213,17 @@ fn settled<'a>(
 ) -> Draft<'a> {
     let mut pins: BTreeSet<Pin> = from.pins.iter().copied().collect();
     let mut draft = pass(input, (&pins, expected, carriers), fresh.clone());
-    // A device that had its turn may have counted on what a later one let go of.
+    // A device that had its turn may have counted on what a later one let go of, and what has no room any more serves nobody: whatever
+    // follows is then the fastest of its task, and so on.
     for _ in 1..PASSES {
         let next: BTreeSet<Pin> = draft.plan.pins.iter().copied().collect();
-        if next == pins {
+        let before = draft.plan.serves.len();
+        let serves: BTreeSet<Pin> = draft.plan.serves.intersection(&next).copied().collect();
+        if next == pins && serves.len() == before {
             break;
         }
         pins = next;
-        draft = pass(input, (&pins, expected, carriers), fresh.clone());
+        draft = pass(input, (&pins, expected, carriers), Plan { serves, ..fresh.clone() });
     }
     let Plan { pins, serves, .. } = &mut draft.plan;
     serves.retain(|pin| pins.binary_search(pin).is_ok());

@@ -10,6 +10,8 @@ use modelless_types::TaskId;
 const IN_THE_WAY: usize = 8;
 /// Not more than so many go for one that comes.
 const GO: usize = 3;
+/// More moves than these are not looked at from one placement.
+const LOOKED_AT: usize = 20_000;
 /// A gain that is smaller, over all that is served, is none.
 pub(super) const NOTHING: f64 = 1e-6;
 
@@ -71,6 +73,9 @@ pub(super) fn moves(fluid: &Fluid<'_>, groups: &[Group], served: &Served) -> Vec
                     }
                     let lost: f64 = goes.iter().map(of).sum();
                     let guess = (at_most - lost) * share;
+                    if moves.len() >= LOOKED_AT {
+                        break;
+                    }
                     moves.push(Move { many, group: at, pinned, at_most, guess });
                 }
             }

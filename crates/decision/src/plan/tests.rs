@@ -2,6 +2,7 @@
 
 use super::*;
 use alloc::vec;
+use modelless_types::Within;
 
 fn variant(id: u32, task: u32, ppm: u32, us: u64, mib: u64) -> PlanVariant {
     PlanVariant {
@@ -257,7 +258,10 @@ proptest::proptest! {
         demands in proptest::collection::vec((0..22_u8, 0..22_u8, 1..200_u64), 8),
         rooms in proptest::collection::vec(5..60_u64, 1..9),
         before in proptest::collection::vec((0..9_u32, 1..9_u32), 0..20),
-        steps in proptest::collection::vec(0..70_u16, 8),
+        steps in proptest::collection::vec(0..280_u16, 8),
+        bounds in proptest::collection::vec(0..30_u64, 8),
+        then in proptest::collection::vec(0..280_u16, 8),
+        then_rooms in proptest::collection::vec(5..60_u64, 9),
     ) {
         let of = |(at, (demand, least, work)): (usize, &(u8, u8, u64))| {
             let id = u32::try_from(at).unwrap() + 1;
@@ -274,17 +278,32 @@ proptest::proptest! {
         let class = |(at, steps): (usize, &u16)| {
             let floor = variants.get(at)?;
             let may = variants.iter().filter(|v| v.task == floor.task && v.accuracy >= floor.accuracy);
-            (*steps > 0).then(|| PlanClass { task: floor.task, admits: may.map(|v| v.id).collect(), steps: *steps })
+            let within = (bounds[at] > 9).then(|| Within::of(Micros(bounds[at] * 400)));
+            (*steps > 0).then(|| PlanClass { task: floor.task, admits: may.map(|v| v.id).collect(), within, steps: *steps })
         };
         input.classes = steps.iter().enumerate().filter_map(class).collect();
         let pin = |(node, variant): (u32, u32)| {
             Pin { node: NodeId(node), device: DeviceIx(0), variant: VariantId(variant) }
         };
         let before = Plan { pins: before.into_iter().map(pin).collect(), ..Plan::default() };
-        let first = plan(&input, &before);
-        proptest::prop_assert_eq!(check(&input, &before, &first), vec![]);
-        let second = plan(&input, &first);
-        proptest::prop_assert_eq!(&second.pins, &first.pins);
+        // After what stood somewhere, from nothing, and after a plan of another day and other rooms, of which some nodes are gone.
+        let mut other = input.clone();
+        other.classes.iter_mut().zip(&then).for_each(|(class, steps)| class.steps = *steps);
+        for (device, room) in other.devices.iter_mut().zip(then_rooms) {
+            device.memory = Bytes::from_mib(room);
+        }
+        let nothing = plan(&input, &Plan::default());
+        let mut left = other.clone();
+        left.devices.truncate(left.devices.len().div_ceil(2));
+        for (before, input) in
+            [(&before, &input), (&Plan::default(), &input), (&nothing, &other), (&nothing, &left)]
+        {
+            let first = plan(input, before);
+            proptest::prop_assert_eq!(check(input, before, &first), vec![]);
+            let second = plan(input, &first);
+            proptest::prop_assert_eq!(&second.pins, &first.pins);
+            proptest::prop_assert!(second.asks_the_same(&first), "{:?} {:?}", first.serves, second.serves);
+        }
     }
 }
 

@@ -97,6 +97,8 @@ pub(super) struct NodeLoad {
     ended: u64,
     /// Outstanding queries that only spare time is spent on: they take no credit and keep nobody waiting.
     pub(super) spare: u32,
+    /// How many lanes it has, once it has said so.
+    pub(super) lanes: u16,
 }
 
 /// How a node stood at some moment, for asking later whether it has got on.

@@ -14,7 +14,7 @@ use crate::waking;
 use modelless_types::{ClassId, Micros, Prefer, Refusal, TaskId, Time};
 
 /// A node that has less to do than so many microseconds begins at once.
-const AT_ONCE: f64 = 100.0;
+pub(super) const AT_ONCE: f64 = 100.0;
 /// So many queries that only spare time is spent on may be at a node, of one gateway.
 pub(super) const SPARE_AT_A_NODE: u32 = 256;
 
@@ -168,6 +168,19 @@ pub(crate) fn pick_with(
         return None;
     }
     Some(Choice { joined: Some(wait), ..scan.choice(&best) })
+}
+
+/// What is expected of a node that begins now with whatever is quickest there, as one does that claimed a query.
+pub(crate) fn at_once(snapshot: &Snapshot, class: ClassId, node: NodeIx) -> Choice {
+    let nothing = Choice { node, ordinal: 0, completion: Moments::ZERO, work: Moments::ZERO, joined: None };
+    let Some(candidates) = snapshot.candidates(class) else { return nothing };
+    let Some(entry) = candidates.entry(node) else { return nothing };
+    let options = (entry.first as usize..).zip(candidates.options_of(entry));
+    let quickest = options.min_by(|a, b| a.1.service.mean.total_cmp(&b.1.service.mean));
+    quickest.map_or(nothing, |(at, option)| {
+        let work = candidates.work.get(at).copied().unwrap_or(option.service);
+        Choice { ordinal: option.ordinal, completion: option.service, work, ..nothing }
+    })
 }
 
 /// For a query that only spare time is spent on: of the nodes that have something resident the one that has the fewest of them, so that each

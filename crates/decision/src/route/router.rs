@@ -4,6 +4,8 @@
 //! only thing that survives a query here is the credit it gave back. Each query that arrives leaves by exactly one
 //! of: a refusal, or a `Finished` event from its node. A guard refuses what a node kept past its time.
 
+mod announcing;
+mod api;
 mod back;
 mod lines;
 mod loss;
@@ -15,204 +17,31 @@ mod whole;
 use super::gathering::Gathering;
 use super::load::{LoadView, NodeReport};
 use super::pick::{Choice, SPARE_AT_A_NODE, Verdict, pick};
-use super::sharing::{Charged, Said, Sharing};
-use super::snapshot::{NodeIx, Snapshot, Table};
+use super::sharing::{Charged, Sharing};
+use super::snapshot::{NodeIx, Snapshot};
 use crate::explain::{Explanation, explain};
-use crate::machine::{Machine, Rank, Ranked, Wake};
+use crate::machine::{Machine, Wake};
 use crate::query::{Class, Query};
-use crate::worker::{draining, is_draining};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use announcing::Told;
+pub use api::{ANNOUNCE, Action, End, Event, Limits};
 use back::Returned;
 use lines::{Freed, Lines, Place};
 use memory::Memory;
 pub use memory::{Did, Seen};
-use modelless_types::{Bytes, ClassId, Goals, Micros, NodeId, QueryKey, Refusal, TaskId, Time};
-use serde::{Deserialize, Serialize};
-
-/// Bounds on what waits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Limits {
-    /// Queries waiting here, all classes together.
-    pub waiting: u32,
-    /// Decoded bytes waiting here.
-    pub waiting_bytes: Bytes,
-    /// How long after a query's time its node may still answer before it is given up.
-    pub grace: Micros,
-    /// Classes remembered before those without queries are forgotten.
-    pub classes: u32,
-    /// Whole batches go to one node each. In recordings from before there was such a thing they do not.
-    #[serde(default)]
-    pub whole_batches: bool,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            waiting: 4_096,
-            waiting_bytes: Bytes::from_mib(512),
-            grace: Micros::from_millis(50),
-            classes: 1_024,
-            whole_batches: true,
-        }
-    }
-}
-
-/// What the router is told.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum Event {
-    /// A query that was admitted.
-    Arrive(Query),
-    /// A node answered or refused a query; with every frame comes its report.
-    Finished {
-        /// The query.
-        key: QueryKey,
-        /// Who says so.
-        node: NodeId,
-        /// The node's load.
-        report: NodeReport,
-        /// What it came to there.
-        #[serde(default, skip_serializing_if = "End::is_unknown")]
-        end: End,
-    },
-    /// A node gives back a query that it has not started.
-    HandedBack {
-        /// The query.
-        key: QueryKey,
-        /// Who says so.
-        node: NodeId,
-        /// The node's load.
-        report: NodeReport,
-        /// What the query is told if nobody else can answer it.
-        #[serde(default = "draining", skip_serializing_if = "is_draining")]
-        why: Refusal,
-    },
-    /// A node speaks without being asked (heartbeat).
-    Report {
-        /// Who.
-        node: NodeId,
-        /// Its load.
-        report: NodeReport,
-    },
-    /// A node cannot be reached; what it had is lost.
-    NodeDown {
-        /// Who.
-        node: NodeId,
-    },
-    /// The client went away.
-    Cancel {
-        /// The query.
-        key: QueryKey,
-    },
-    /// Tasks, variants or nodes changed.
-    Table(Table),
-    /// Weights and reserved shares of applications, in place of all that was said before.
-    Shares(Vec<Said>),
-}
-
-/// What a query came to at its node, as far as whoever shares devices' time has to know.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum End {
-    /// Anything else, or nobody told.
-    #[default]
-    Unknown,
-    /// It was answered.
-    Answered {
-        /// Its part of its batch.
-        device: Micros,
-    },
-    /// There was no time or no room for it.
-    Short,
-}
-
-impl End {
-    /// Of a query that its node refused.
-    pub fn refused(why: &Refusal) -> Self {
-        let short =
-            matches!(why, Refusal::TooLate { .. } | Refusal::QueueFull { .. } | Refusal::BytesFull { .. });
-        if short { Self::Short } else { Self::Unknown }
-    }
-
-    fn is_unknown(&self) -> bool {
-        *self == Self::Unknown
-    }
-}
-
-impl Ranked for Event {
-    fn rank(&self) -> Rank {
-        match self {
-            Self::Finished { .. } | Self::HandedBack { .. } | Self::Report { .. } | Self::NodeDown { .. } => {
-                Rank::Completion
-            }
-            Self::Arrive(_) | Self::Cancel { .. } | Self::Table(_) | Self::Shares(_) => Rank::Arrival,
-        }
-    }
-}
-
-/// What the router wants done.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum Action {
-    /// Give a query to a node, with how many of its class still wait here.
-    Send {
-        /// The query.
-        key: QueryKey,
-        /// The node.
-        node: NodeId,
-        /// 99th percentile of what is expected, from now to the answer.
-        expected: Micros,
-        /// The node's part of those that still wait in this class after it, if all that could serve them do alike.
-        waiting: u32,
-        /// Deadline of the first of those.
-        first: Option<Time>,
-        /// Among how many nodes whole batches of the class go in turn; 1 where they do not, and 0 where nothing is said of it.
-        #[serde(default, skip_serializing_if = "whole::is_untold")]
-        among: u32,
-        /// Whether the node may give it back: another could answer it, and none has given it back yet.
-        #[serde(default, skip_serializing_if = "core::ops::Not::not")]
-        returnable: bool,
-        /// It is within what is reserved for its application while not all can be answered in time: it goes before all priorities there.
-        #[serde(default, skip_serializing_if = "core::ops::Not::not")]
-        reserved: bool,
-    },
-    /// Tell the client no.
-    Refuse {
-        /// The query.
-        key: QueryKey,
-        /// Why.
-        refusal: Refusal,
-    },
-    /// Tell a node that it may give a query back after all: another that could answer it has come since.
-    MayReturn {
-        /// The query.
-        key: QueryKey,
-        /// The node.
-        node: NodeId,
-    },
-    /// Tell a node that nobody waits for a query any longer.
-    Cancel {
-        /// The query.
-        key: QueryKey,
-        /// The node.
-        node: NodeId,
-    },
-    /// Ask a node to load a variant.
-    Wake {
-        /// The node.
-        node: NodeId,
-        /// The task.
-        task: TaskId,
-        /// The variant.
-        ordinal: u8,
-    },
-}
+use modelless_types::{AppId, Bytes, ClassId, Goals, NodeId, QueryKey, Refusal, TaskId, Time};
 
 #[derive(Clone, Copy, Debug)]
 enum Where {
     /// In which line, until when, and at which level it may be displaced.
     Waiting { class: ClassId, until: Time, place: Place, level: u8 },
-    /// `guard` is when the node has kept it past its time; whether it may give it back; what it was charged.
-    Sent { node: NodeIx, guard: Time, returnable: bool, charged: Option<Charged> },
+    /// To whom is in `Router::announced`. Until when, as whom it is counted, and at which level it may be displaced.
+    Announced { until: Time, party: Option<AppId>, level: u8 },
+    /// `guard` is when the node has kept it past its time; whether it may give it back; what it was charged; whether it takes credit, as
+    /// those do that the node did not ask for itself.
+    Sent { node: NodeIx, guard: Time, returnable: bool, charged: Option<Charged>, credit: bool },
 }
 
 #[derive(Clone, Debug)]
@@ -248,6 +77,8 @@ pub struct Router {
     memory: Memory,
     /// Batches that gather at nodes.
     gathering: Gathering,
+    /// Who may claim each query that is announced.
+    announced: BTreeMap<QueryKey, Told>,
 }
 
 impl Router {
@@ -270,6 +101,7 @@ impl Router {
             actions: VecDeque::new(),
             memory: Memory::default(),
             gathering: Gathering::default(),
+            announced: BTreeMap::new(),
         }
     }
 
@@ -295,11 +127,16 @@ impl Router {
         self.waiting
     }
 
-    /// How many queries wait here of each class that has any.
+    /// How many queries wait here of each class that has any, whether for one node or for whichever claims them.
     pub fn waiting_by_class(&self) -> Vec<(Class, u32)> {
-        let waiting = self.lines.counts();
-        let waiting = waiting.filter_map(|(one, count)| Some((self.open.get(&one)?.query.class, count)));
-        waiting.collect()
+        let class = |key: &QueryKey| Some(self.open.get(key)?.query.class);
+        let in_line = self.lines.counts().filter_map(|(one, count)| Some((class(&one)?, count)));
+        let announced = self.announced.keys().filter_map(|key| Some((class(key)?, 1)));
+        let mut waiting: BTreeMap<Class, u32> = BTreeMap::new();
+        for (class, count) in in_line.chain(announced) {
+            *waiting.entry(class).or_default() += count;
+        }
+        waiting.into_iter().collect()
     }
 
     /// How often it has asked where a query that waits could go, since something was free: what waiting costs.
@@ -333,6 +170,14 @@ impl Router {
             self.rebuild(now, Arc::clone(self.snapshot.shared()));
         }
         let class = self.class_id(query.class);
+        if let Some(to) = self.who_hears(now, class, &query) {
+            return self.announce(now, class, query, &to);
+        }
+        self.place_at_one(now, class, query);
+    }
+
+    /// With one node, or in line for one.
+    fn place_at_one(&mut self, now: Time, class: ClassId, query: Query) {
         match self.decide(now, class, &query) {
             Verdict::Wait { until } => self.wait(now, class, query, until),
             Verdict::Send(choice) if self.gives_precedence(now, &query) => {
@@ -377,6 +222,11 @@ impl Router {
     }
 
     fn send(&mut self, now: Time, class: ClassId, query: Query, choice: &Choice) {
+        self.give(now, class, query, choice, false);
+    }
+
+    /// Gives a query to a node, which may have `claimed` it: then it knows of it, and it takes no credit.
+    fn give(&mut self, now: Time, class: ClassId, query: Query, choice: &Choice, claimed: bool) {
         let Choice { node, completion, work, joined, .. } = *choice;
         let joined = joined.map(|_| *choice);
         let expected = completion.p99();
@@ -384,10 +234,15 @@ impl Router {
             self.refuse(query.key, Refusal::NodeLost);
             return;
         };
-        self.remember(now, class, &query, Did::Sent { node: id, expected, joined });
+        let did = if claimed {
+            Did::Claimed { node: id, expected }
+        } else {
+            Did::Sent { node: id, expected, joined }
+        };
+        self.remember(now, class, &query, did);
         if query.priority.is_spare() {
             self.load.spare(node, true);
-        } else {
+        } else if !claimed {
             self.load.book(node, query.bytes, work);
         }
         let guard = (query.expires + self.limits.grace).max(now);
@@ -396,7 +251,8 @@ impl Router {
         let returnable = self.returnable(now, class, &query, node);
         let charged = self.sharing.sent(now, &query, work.mean());
         let reserved = charged.is_some_and(|charged| charged.within);
-        self.open.insert(key, Open { query, at: Where::Sent { node, guard, returnable, charged } });
+        let credit = !claimed;
+        self.open.insert(key, Open { query, at: Where::Sent { node, guard, returnable, charged, credit } });
         let (waiting, first) = self.lines.of_class(class);
         // All who could serve them hear of them, and each is to count on its part.
         let entries = self.snapshot.candidates(class).map_or(&[][..], |candidates| &candidates.nodes);
@@ -454,11 +310,18 @@ impl Router {
                 self.waiting -= 1;
                 self.waiting_bytes = Bytes(self.waiting_bytes.0 - open.query.bytes.0);
             }
-            Where::Sent { node, guard, .. } => {
+            Where::Announced { until, party, level } => {
+                self.sharing.left(&open.query, party);
+                self.ranks.remove(&(level, open.query.deadline, key));
+                self.timers.remove(&(until, key));
+                self.waiting -= 1;
+                self.waiting_bytes = Bytes(self.waiting_bytes.0 - open.query.bytes.0);
+            }
+            Where::Sent { node, guard, credit, .. } => {
                 self.timers.remove(&(guard, key));
                 if open.query.priority.is_spare() {
                     self.load.spare(node, false);
-                } else {
+                } else if credit {
                     self.load.release(node, open.query.bytes);
                 }
             }
@@ -470,7 +333,7 @@ impl Router {
     fn is_at(&self, key: QueryKey, node: Option<NodeIx>) -> bool {
         match self.open.get(&key).map(|open| open.at) {
             Some(Where::Sent { node: at, .. }) => Some(at) == node,
-            Some(Where::Waiting { .. }) | None => false,
+            Some(Where::Waiting { .. } | Where::Announced { .. }) | None => false,
         }
     }
 
@@ -508,6 +371,14 @@ impl Machine for Router {
                 }
             }
             Event::HandedBack { key, node, report, why } => self.handed_back(now, key, node, &report, why),
+            Event::Declined { key, node, report, why } => {
+                // What it says of itself counts for where the query goes now, which may be to the same node.
+                self.report(now, node, &report, true);
+                self.declined(now, key, node, &why);
+            }
+            Event::Claim { queries, node, lanes, report } => {
+                self.claimed(now, &queries, node, lanes, &report);
+            }
             Event::Report { node, report } => {
                 self.report(now, node, &report, false);
                 if let Some(ix) = self.snapshot.node_ix(node) {
@@ -521,6 +392,7 @@ impl Machine for Router {
                 }
             }
             Event::Cancel { key } => {
+                self.withdraw(key, None);
                 self.over(key);
                 if let Some(open) = self.take(key)
                     && let Where::Sent { node: at, .. } = open.at
@@ -557,6 +429,7 @@ impl Machine for Router {
                     self.refuse(key, Refusal::TooLate { waited });
                     self.overdue(now, node, open.query.expires);
                 }
+                Where::Announced { .. } => self.at_the_last_moment(now, open.query),
                 Where::Waiting { class, .. } => {
                     // The last moment: take whatever the view offers now, else give up while it still helps.
                     match self.decide(now, class, &open.query) {
@@ -576,6 +449,7 @@ impl Machine for Router {
     fn poll_timeout(&self) -> Option<Wake> {
         let (at, key) = *self.timers.first()?;
         let why = match self.open.get(&key).map(|open| open.at) {
+            Some(Where::Announced { .. }) => "the last moment at which a node could still claim a query",
             Some(Where::Waiting { .. }) => "the last moment at which a waiting query can still be in time",
             Some(Where::Sent { .. }) | None => "a node has kept a query past its time",
         };

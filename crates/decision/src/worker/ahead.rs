@@ -250,13 +250,19 @@ impl Ahead {
         for (class, _) in worker.queue.classes() {
             let Some(kind) = all.kind(class, serving) else { continue };
             let groups = worker.queue.in_groups(class, GROUPS);
+            // Of those who were announced others answer their part: of all so far so many are left to this node.
+            let part = worker.falls_here(class);
+            let (mut seen, mut counted) = (0, 0);
             let group = |(first, count): (&Waiting, usize)| {
                 let query = &first.query;
                 let spare = Moments::exactly(query.deadline - query.arrived).mean * reserve;
-                Group { from: 0.0, due: slack(now, first), spare, count: size(count) }
+                seen += size(count);
+                let mine = whole(libm::ceil(f64::from(seen) * part)) - counted;
+                counted += mine;
+                Group { from: 0.0, due: slack(now, first), spare, count: mine }
             };
             kind.groups.reserve(GROUPS);
-            kind.groups.extend(groups.map(group));
+            kind.groups.extend(groups.map(group).filter(|group| group.count > 0));
         }
         let lately = |(_, _, last): &(&Class, &Flow, Time)| now - *last <= LATELY;
         let flows: Vec<_> = worker.rates.flows().filter(lately).collect();
@@ -298,7 +304,7 @@ impl Ahead {
         serving: &[&WorkerVariant],
     ) {
         // At its credit it is not told what has come since.
-        let full = worker.is_at_credit();
+        let full = worker.is_at_credit(now);
         let more = f64::from(worker.config.foresight.margin_permille) / 1e3;
         let reserve = f64::from(worker.config.foresight.reserve_permille) / 1e3;
         let mut streams: Vec<Stream> = Vec::new();

@@ -246,8 +246,17 @@ impl Failure {
 /// What the worker is told.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Event {
-    /// A query came, decoded.
+    /// A query came, decoded. If it was claimed here it is this node's from now on.
     Arrive(Query),
+    /// A query is announced: whoever of several nodes claims it first has it. Its input stays at its gateway until then.
+    Announce {
+        /// The query.
+        query: Query,
+        /// The part of its class that this node would answer if all who hear of it did what they can, in millionths.
+        part_ppm: u32,
+        /// How long it takes on the quickest of the others, alone and without the way there.
+        quickest: Micros,
+    },
     /// How many queries of a class wait at the gateways, and the first deadline among them.
     Demand {
         /// The class.
@@ -353,7 +362,7 @@ pub enum Event {
         /// How its run ended.
         outcome: Outcome,
     },
-    /// Nobody waits for a query any longer.
+    /// Nobody waits for a query any longer, or another node has claimed it.
     Cancel {
         /// The query.
         key: QueryKey,
@@ -409,6 +418,7 @@ impl Ranked for Event {
             | Self::QuarantineEnded { .. }
             | Self::Quarantined { .. } => Rank::Completion,
             Self::Arrive(_)
+            | Self::Announce { .. }
             | Self::Demand { .. }
             | Self::Cancel { .. }
             | Self::MayReturn { .. }
@@ -443,6 +453,14 @@ pub enum Action {
         reasons: Vec<Reason>,
         /// Device time expected of it.
         expected: Moments,
+    },
+    /// Ask the gateways for these queries, which they announced: they come as [`Event::Arrive`], or [`Event::Cancel`] says that others have
+    /// them or nobody waits for them.
+    Claim {
+        /// Which.
+        queries: Vec<QueryKey>,
+        /// How many lanes this node has, so that gateways know what part of a class it answers.
+        lanes: u16,
     },
     /// Give the prepared batch to its runner.
     Start {
@@ -508,6 +526,13 @@ pub enum Action {
         key: QueryKey,
         /// What it would have been told, were there no other node. Older recordings hand back only for a drain.
         #[serde(default = "draining", skip_serializing_if = "is_draining")]
+        why: Refusal,
+    },
+    /// This node will not claim a query that was announced to it. If it was sent here meanwhile nothing need be said.
+    Decline {
+        /// The query.
+        key: QueryKey,
+        /// What it would have been told, were there no other node.
         why: Refusal,
     },
     /// The device's lanes are empty and cut anew; from now on batches are bound to these.

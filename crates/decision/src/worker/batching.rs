@@ -15,7 +15,7 @@
 use super::flow::Flow;
 use super::lanes::Lane;
 use super::machine::Worker;
-use super::queue::Waiting;
+use super::queue::{Came, Waiting};
 use crate::estimate::Moments;
 use crate::query::{Class, Query};
 use crate::worker::WorkerVariant;
@@ -52,6 +52,8 @@ pub(super) struct Rates {
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     last: Time,
+    /// When one last came that this node was to answer, whatever was announced to it.
+    here: Option<Time>,
     /// Microseconds between two, smoothed.
     gap: f64,
     /// Gaps seen, up to what is believed.
@@ -64,10 +66,27 @@ struct Rate {
 
 impl Rates {
     pub(super) fn came(&mut self, now: Time, query: &Query) {
+        self.counts(now, query, 1.0);
+        self.claimed(now, &query.class);
+    }
+
+    /// One was announced, of which this node answers such a part.
+    pub(super) fn announced(&mut self, now: Time, query: &Query, part: f64) {
+        self.counts(now, query, part);
+    }
+
+    /// One that was announced is to be answered here.
+    pub(super) fn claimed(&mut self, now: Time, class: &Class) {
+        if let Some(rate) = self.of.get_mut(class) {
+            rate.here = Some(now);
+        }
+    }
+
+    fn counts(&mut self, now: Time, query: &Query, part: f64) {
         let class = query.class;
         if let Some(rate) = self.of.get_mut(&class) {
-            rate.flow.came(query);
-            let seen = Moments::exactly(now - rate.last).mean;
+            rate.flow.came(query, part);
+            let seen = Moments::exactly(now - rate.last).mean / part;
             rate.gap = if rate.gaps == 0 { seen } else { rate.gap + NEW * (seen - rate.gap) };
             rate.gaps = (rate.gaps + 1).min(EVIDENCE);
             rate.last = now;
@@ -77,7 +96,8 @@ impl Rates {
                 let oldest = self.of.iter().min_by_key(|(_, rate)| rate.last).map(|(class, _)| *class);
                 oldest.and_then(|class| self.of.remove(&class));
             }
-            self.of.insert(class, Rate { last: now, gap: 0.0, gaps: 0, unmet: None, flow: Flow::new(query) });
+            let flow = Flow::new(query, part);
+            self.of.insert(class, Rate { last: now, here: None, gap: 0.0, gaps: 0, unmet: None, flow });
         }
     }
 
@@ -94,9 +114,10 @@ impl Rates {
         })
     }
 
-    /// Classes of which a query came within the last while.
+    /// Classes of which a query came within the last while that was to be answered here.
     pub(super) fn lately(&self, now: Time) -> impl Iterator<Item = &Class> {
-        self.of.iter().filter(move |(_, rate)| now - rate.last <= LATELY).map(|(class, _)| class)
+        let came = move |rate: &Rate| rate.here.is_some_and(|at| now - at <= LATELY);
+        self.of.iter().filter(move |(_, rate)| came(rate)).map(|(class, _)| class)
     }
 
     /// The tightest bound of the classes that a variant may answer and of which one came within the last while.
@@ -253,7 +274,8 @@ impl Worker {
         }
         let writing = serving.iter().map(|v| v.run.writing(v.max_batch as usize).mean).fold(0.0, f64::max);
         let left = Moments { mean: (lane.remaining(now).mean - writing).max(0.0), var: 0.0 };
-        Some(Time((now + left.mean()).0.saturating_sub(LEAD.0))).filter(|at| *at > now)
+        let lead = LEAD + if self.queue.announced() > 0 { self.claims_take() } else { Micros::ZERO };
+        Some(Time((now + left.mean()).0.saturating_sub(lead.0))).filter(|at| *at > now)
     }
 
     /// Until when it is too early to bind a batch of `members` to a lane; `None` when it is not.
@@ -278,7 +300,10 @@ impl Worker {
                 Some(before) => {
                     let left = before.remaining(now).mean - variant.run.writing(members.len()).mean;
                     let free = now + Moments { mean: left.max(0.0), var: 0.0 }.mean();
-                    Some(Time(free.0.saturating_sub(self.lead(variant, members.len()).0)))
+                    // Who is claimed must be here by then.
+                    let claims = members.iter().any(|w| w.came == Came::Announced);
+                    let way = if claims { self.claims_take() } else { Micros::ZERO };
+                    Some(Time(free.0.saturating_sub((self.lead(variant, members.len()) + way).0)))
                 }
                 None => self.worth_waiting(lane, variant, members),
             },

@@ -6,7 +6,7 @@
 use super::api::Action;
 use super::bind::{admits, slack};
 use super::machine::Worker;
-use super::queue::Waiting;
+use super::queue::{Came, Waiting};
 use crate::estimate::Moments;
 use crate::query::{Class, Query};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -37,6 +37,10 @@ impl Worker {
     /// Whether it is the latter.
     pub(super) fn give_up(&mut self, now: Time, waiting: &Waiting, why: Refusal) -> bool {
         let query = &waiting.query;
+        if waiting.came == Came::Announced {
+            self.declines(query.key, why);
+            return false;
+        }
         self.note_missed(now, query);
         let goes = self.config.hand_back && may_go(waiting) && (query.best_effort || query.expires > now);
         if goes {
@@ -140,7 +144,8 @@ impl Worker {
         let mut at = self.free(now, device);
         for (class, waiting) in self.queue.classes() {
             let Some(each) = self.per_query(device, class) else { return false };
-            at += each.times(f64::from(u32::try_from(waiting).unwrap_or(u32::MAX)) / lanes);
+            let waiting = f64::from(u32::try_from(waiting).unwrap_or(u32::MAX)) * self.falls_here(class);
+            at += each.times(waiting / lanes);
         }
         let left = Moments::exactly(first - now).mean - at.mean;
         *spare = left.max(0.0);
@@ -156,7 +161,7 @@ impl Worker {
         let (mut in_time, mut spare) = (BTreeSet::new(), f64::INFINITY);
         for waiting in self.queue.merged(|class| rates.contains_key(class)) {
             let Some(each) = rates.get(&waiting.query.class) else { continue };
-            let after = at + each.times(1.0 / lanes);
+            let after = at + each.times(self.part_here(waiting) / lanes);
             let left = slack(now, waiting) - after.mean;
             if left >= 0.0 {
                 at = after;

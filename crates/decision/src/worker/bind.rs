@@ -11,13 +11,14 @@ use super::lanes::Lane;
 use super::level::Level;
 use super::machine::Worker;
 use super::pressed::Pressed;
-use super::queue::Waiting;
+use super::queue::{Came, Waiting};
 use super::reason::Reason;
 use crate::estimate::Moments;
 use crate::query::Class;
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use core::cell::{Cell, OnceCell};
+use core::cell::{Cell, OnceCell, RefCell};
 use core::cmp::Ordering;
 use modelless_types::{
     Batching, DeviceIx, Prefer, PricePerHour, Priority, QueryKey, TaskId, Time, VariantId,
@@ -86,13 +87,14 @@ impl Worker {
                 level: self.levels.get(&lane.device),
                 limited: Cell::new(true),
                 head,
-                others: OnceCell::new(),
+                others: RefCell::default(),
             };
-            if !draw.in_time_alone(None) {
+            if !draw.in_time_alone() {
                 // Skipped while another lane or a server is free sooner, or a load could still bring an answer in time.
-                let elsewhere =
-                    draw.in_time_alone(Some(self.soonest(now, lane.device))) || draw.in_time_apart();
-                if elsewhere || self.could_wait_for_load(now, &head.query) {
+                if draw.in_time_elsewhere()
+                    || draw.in_time_apart()
+                    || self.could_wait_for_load(now, &head.query)
+                {
                     continue;
                 }
                 late.push(head.query.key);
@@ -100,6 +102,10 @@ impl Worker {
             }
             if !late.is_empty() {
                 break;
+            }
+            if let Some(until) = self.leaves_to_quicker(now, lane, head) {
+                later = Some(later.map_or(until, |known| known.min(until)));
+                continue;
             }
             let pressed = match draw.pressed() {
                 Some(Pressed::GivesWay) => return Bound::Late(alloc::vec![head.query.key]),
@@ -194,29 +200,62 @@ pub(super) struct Draw<'a> {
     limited: Cell<bool>,
     pub(super) head: &'a Waiting,
     /// See [`Draw::others`].
-    others: OnceCell<Vec<&'a Waiting>>,
+    others: RefCell<Others<'a>>,
+}
+
+/// Those of the queue that were looked at, and those that follow.
+#[derive(Default)]
+struct Others<'a> {
+    seen: Vec<&'a Waiting>,
+    rest: Option<Box<dyn Iterator<Item = &'a Waiting> + 'a>>,
 }
 
 impl<'a> Draw<'a> {
-    /// Who may go with the head, whatever runs: earliest deadline first, of each class more than any batch takes.
-    pub(super) fn others(&self) -> &[&'a Waiting] {
-        self.others.get_or_init(|| {
+    /// Who may go with the head, whatever runs: earliest deadline first, of each class more than any batch takes. No further ones are looked at
+    /// than are asked for: each is some way off in memory.
+    pub(super) fn others(&self) -> impl Iterator<Item = &'a Waiting> {
+        (0..).map_while(|at| self.other(at))
+    }
+
+    fn other(&self, at: usize) -> Option<&'a Waiting> {
+        let mut others = self.others.borrow_mut();
+        let Others { seen, rest } = &mut *others;
+        if at < seen.len() {
+            return Some(seen[at]);
+        }
+        let rest = rest.get_or_insert_with(|| {
             let largest = self.serving.iter().map(|v| self.worker.largest(self.device, v)).max().unwrap_or(1);
             let with = |class: &Class| self.admitted().any(|v| admits(class, v));
-            let others = self.worker.queue.first(with, largest.saturating_mul(2));
-            others.filter(|w| w.query.key != self.head.query.key && !w.alone).collect()
-        })
+            let others = self.worker.queue.first(&with, largest.saturating_mul(2));
+            let key = self.head.query.key;
+            Box::new(others.filter(move |w| w.query.key != key && !w.alone))
+        });
+        let next = rest.next()?;
+        seen.push(next);
+        Some(next)
     }
 
     fn ahead(&self) -> &Ahead {
         self.ahead.get_or_init(|| Ahead::new(self.worker, self.now, self.lane, self.serving))
     }
 
-    /// Whether the head more likely than not is in time if it goes alone, here or when some lane can start it.
-    fn in_time_alone(&self, start: Option<Moments>) -> bool {
+    /// Whether the head more likely than not is in time if it goes alone, here.
+    fn in_time_alone(&self) -> bool {
         let slack = slack(self.now, self.head);
-        let start = |v: &WorkerVariant| start.unwrap_or_else(|| self.start(v));
-        self.admitted().any(|v| self.worker.in_time_alone(self.now, self.device, v, start(v), slack))
+        self.admitted().any(|v| self.worker.in_time_alone(self.now, self.device, v, self.start(v), slack))
+    }
+
+    /// The same when some lane can start it, with what is held up on this one, too.
+    fn in_time_elsewhere(&self) -> bool {
+        let (worker, slack) = (self.worker, slack(self.now, self.head));
+        let start = worker.soonest(self.now, self.device);
+        let may = |v: &&WorkerVariant| {
+            admits(&self.head.query.class, v)
+                && !worker.residency.tried(self.device, v.id)
+                && !worker.held_up_everywhere(self.device, v)
+        };
+        let mut others = worker.residency.serving(self.device).filter(may);
+        others.any(|v| worker.in_time_alone(self.now, self.device, v, start, slack))
     }
 
     /// The same on a server, whose ways may be full now.
@@ -226,7 +265,12 @@ impl<'a> Draw<'a> {
 
     /// How long until a batch of a variant could start.
     fn start(&self, variant: &WorkerVariant) -> Moments {
-        self.worker.start_of(self.now, self.lane, variant)
+        let start = self.worker.start_of(self.now, self.lane, variant);
+        if self.head.came != Came::Announced {
+            return start;
+        }
+        // It has to be asked for first.
+        Moments { mean: start.mean.max(Moments::exactly(self.worker.claims_take()).mean), ..start }
     }
 
     /// The head alone with the fastest, where nothing is in time for certain: a probable answer is worth more than a
@@ -277,7 +321,14 @@ impl<'a> Draw<'a> {
             turns[1..=widest].rotate_right(1);
         }
         let mut chosen: Option<(u32, usize, Vec<&Waiting>, &WorkerVariant, Reason)> = None;
-        for (turn, rank) in turns.into_iter().enumerate() {
+        let mut short = false;
+        for turn in 0..turns.len() {
+            if turn == 2 && chosen.as_ref().is_some_and(|(missed, ..)| *missed > 0) {
+                // Not all can be answered: the next that takes little of the device may do as well, and where it does worse so do all that take more.
+                short = true;
+                turns[2..].sort_by(|a, b| each(a).total_cmp(&each(b)));
+            }
+            let rank = turns[turn];
             let variant = order[rank];
             let lead = match (admitted, rank) {
                 (1, _) => Reason::Only,
@@ -295,11 +346,14 @@ impl<'a> Draw<'a> {
                     u32::from(!self.in_time(variant, members.len()))
                 }
             };
+            if short && chosen.as_ref().is_some_and(|(known, ..)| missed > *known) {
+                break;
+            }
             if chosen.as_ref().is_none_or(|(known, at, ..)| (missed, rank) < (*known, *at)) {
                 chosen = Some((missed, rank, members, variant, lead));
             }
             // What follows is preferred less; after the second turn it may not be.
-            if missed == 0 && (turn != 1 || rank == 1) {
+            if missed == 0 && !short && (turn != 1 || rank == 1) {
                 break;
             }
         }
@@ -316,15 +370,16 @@ impl<'a> Draw<'a> {
 
     /// The first query of a batch decides what it prefers.
     pub(super) fn preferred(&self, a: &WorkerVariant, b: &WorkerVariant) -> Ordering {
-        let quicker = a.run.estimate(1).p99_f64().total_cmp(&b.run.estimate(1).p99_f64());
+        let alone = |v: &WorkerVariant| self.worker.residency.estimate(v, 1).p99_f64();
+        let quicker = || alone(a).total_cmp(&alone(b));
         match self.head.query.prefer {
-            Prefer::Accuracy => b.accuracy.cmp(&a.accuracy).then(quicker),
+            Prefer::Accuracy => b.accuracy.cmp(&a.accuracy).then_with(quicker),
             Prefer::Cost => {
                 let batch = u32::try_from(self.worker.queue.len()).unwrap_or(u32::MAX).max(1);
                 let cost = |v: &WorkerVariant| v.run.cost(batch.min(v.max_batch), self.price);
-                cost(a).cmp(&cost(b)).then(quicker)
+                cost(a).cmp(&cost(b)).then_with(quicker)
             }
-            Prefer::Latency => quicker.then(b.accuracy.cmp(&a.accuracy)),
+            Prefer::Latency => quicker().then(b.accuracy.cmp(&a.accuracy)),
         }
     }
 
@@ -389,20 +444,30 @@ impl<'a> Draw<'a> {
         let sure = self.worker.batching(variant) == Batching::Deadline && largest > 1;
         let takes = self.worker.residency.takes(variant);
         let start = self.start(variant);
-        let mut members: Vec<&Waiting> = Vec::with_capacity(largest.min(self.others().len() + 1));
+        // To be as sure of a batch as of one alone would keep batches small, and small batches miss more.
+        let fits = |batch: usize, slack: f64| {
+            let ends = start + takes(u32::try_from(batch).unwrap_or(u32::MAX));
+            if batch == 1 { ends.within(slack) } else { ends.mostly_within(slack) }
+        };
+        let mut members: Vec<&Waiting> = Vec::with_capacity(largest.min(self.worker.queue.len()).max(1));
         let mut tightest = f64::INFINITY;
-        let may = |class: &Class| admits(class, variant) && self.allows(class, variant);
-        let others = self.others().iter().copied().filter(|w| may(&w.query.class));
+        // Most of those who wait in a row are of one class.
+        let mut last: Option<(Class, bool)> = None;
+        let mut may = |class: &Class| match last {
+            Some((known, may)) if known == *class => may,
+            _ => {
+                let may = admits(class, variant) && self.allows(class, variant);
+                last = Some((*class, may));
+                may
+            }
+        };
+        let others = self.others().filter(|w| may(&w.query.class));
         for waiting in core::iter::once(self.head).chain(others) {
             if members.len() >= largest {
                 break;
             }
             let slack = slack(self.now, waiting).min(tightest);
-            let batch = u32::try_from(members.len() + 1).ok()?;
-            // To be as sure of a batch as of one alone would keep batches small, and small batches miss more.
-            let ends = start + takes(batch);
-            let fits = if batch == 1 { ends.within(slack) } else { ends.mostly_within(slack) };
-            if sure && !fits {
+            if sure && !fits(members.len() + 1, slack) {
                 if members.is_empty() {
                     return None;
                 }
@@ -447,10 +512,11 @@ impl<'a> Draw<'a> {
 
     /// Whether any batch of a variant could be cheap enough for the head: saves drawing one that cannot.
     fn payable(&self, variant: &WorkerVariant) -> bool {
+        let query = &self.head.query;
+        let Some(ceiling) = query.max_cost.filter(|_| !query.best_effort) else { return true };
         let cost = |batch| variant.run.cost(batch, self.price);
         let least = cost(1).min(cost(variant.max_batch.max(1))).min(cost(variant.run.largest_measured()));
-        let query = &self.head.query;
-        query.best_effort || query.max_cost.is_none_or(|ceiling| least <= ceiling)
+        least <= ceiling
     }
 
     /// Whether more of those who wait are in time if the head is given up, and perhaps some who follow it.
@@ -483,11 +549,12 @@ impl<'a> Draw<'a> {
 
     /// Takes out those whose ceiling the batch would break; a smaller batch costs each more, so again until it holds.
     fn affordable(&self, variant: &WorkerVariant, members: &mut Vec<&Waiting>) {
-        loop {
+        let ceiling = |w: &&Waiting| w.query.max_cost.filter(|_| !w.query.best_effort);
+        while members.iter().any(|w| ceiling(w).is_some()) {
             let batch = u32::try_from(members.len()).unwrap_or(u32::MAX);
             let cost = variant.run.cost(batch, self.price);
             let before = members.len();
-            members.retain(|w| w.query.best_effort || w.query.max_cost.is_none_or(|ceiling| cost <= ceiling));
+            members.retain(|w| ceiling(w).is_none_or(|ceiling| cost <= ceiling));
             if members.len() == before {
                 return;
             }

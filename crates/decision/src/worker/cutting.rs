@@ -109,7 +109,7 @@ impl Worker {
                 continue;
             }
             let Some(batch) = self.lanes[at].unbind(|_| true) else { continue };
-            self.actions.push_back(Action::Discard { batch: batch.id });
+            self.actions.extend(batch.discard());
             self.residency.released(now, device, batch.variant, &mut self.actions);
             self.rerun(now, device, &batch, Failure::NotStarted, "its lane was cut otherwise before it ran");
         }

@@ -4,7 +4,7 @@ use super::api::{Action, BatchId, Failure, Outcome};
 use super::bind::admits;
 use super::lanes::Batch;
 use super::machine::Worker;
-use super::queue::Waiting;
+use super::queue::{Came, Waiting};
 use crate::query::Query;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -18,6 +18,9 @@ impl Worker {
         let died = matches!(outcome, Outcome::Failed { failure, .. } if failure.died());
         let device = lane.device;
         let Some((batch, took)) = lane.ended(now, id, died) else { return };
+        if died {
+            self.scarce.remove(&batch.runner);
+        }
         if let Some(spent) = &took {
             self.rest_from_spare(now, device, &batch, spent.took);
         }
@@ -30,6 +33,14 @@ impl Worker {
                     self.adapt(device, &batch, spent.took);
                 }
                 self.learn_ended(now, &batch);
+                // Those who are run again alone come first, and any of them may be who takes it all.
+                let began = batch.started;
+                let anew = |since: &Time| began.is_some_and(|began| began >= *since);
+                if !batch.members.iter().any(|member| member.waiting.alone)
+                    && self.scarce.get(&batch.runner).is_some_and(anew)
+                {
+                    self.scarce.remove(&batch.runner);
+                }
                 self.residency.ran_well(device, batch.variant);
                 self.vouch(now, batch.variant);
                 let alive = batch.members.iter().filter(|m| !m.gone).map(|m| m.waiting.query.key).collect();
@@ -62,7 +73,8 @@ impl Worker {
     }
 
     /// Notes that a lane's batch found no memory. Whether another lane runs a batch of the same process, or found none either since
-    /// this one began: then any of them may have taken what the others lacked.
+    /// this one began, or memory ran out there before and nobody was answered since: then any of them may have taken what the others lacked, or the library may
+    /// not have given it back.
     fn note_starved(&mut self, now: Time, id: BatchId) -> bool {
         let Some(lane) = self.all_lanes().find(|lane| lane.holds(id)) else { return false };
         let Some((runner, since)) = lane.runs_since(id) else { return false };
@@ -70,7 +82,8 @@ impl Worker {
         let others = self.all_lanes().filter(|other| !other.holds(id));
         let beside = others.filter_map(|other| other.running.as_ref()).any(|other| other.runner == runner);
         let before = self.starved.insert(runner, (ix, now));
-        beside || before.is_some_and(|(other, at)| other != ix && at >= since)
+        let still = self.scarce.insert(runner, now).is_some();
+        still || beside || before.is_some_and(|(other, at)| other != ix && at >= since)
     }
 
     /// Each member of a failed batch is run again alone, once: after an error of the model among the others, unless
@@ -79,7 +92,7 @@ impl Worker {
     /// it has a process of its own, which may hold as much.
     pub(super) fn rerun(&mut self, now: Time, device: DeviceIx, batch: &Batch, failure: Failure, why: &str) {
         let single = batch.members.len() == 1;
-        for member in batch.members.iter().filter(|m| !m.gone) {
+        for member in batch.members.iter().filter(|m| !m.gone && !m.is_asked_for()) {
             let query = member.waiting.query;
             if failure.died() {
                 self.suspect(now, device, batch.variant, batch.runner, member.waiting);
@@ -109,8 +122,13 @@ impl Worker {
 
     /// Whoever is bound to follow a batch and whose time is up hears so now, not when the device is free.
     pub(super) fn expire_bound(&mut self, now: Time) {
-        let late: Vec<Query> = self.all_lanes_mut().flat_map(|lane| lane.expire(now)).collect();
-        for query in late {
+        let late: Vec<Waiting> = self.all_lanes_mut().flat_map(|lane| lane.expire(now)).collect();
+        for waiting in late {
+            let query = waiting.query;
+            if waiting.came == Came::Announced {
+                self.declines(query.key, Refusal::TooLate { waited: now - query.arrived });
+                continue;
+            }
             self.learn_missed(now, &query);
             self.refuse(query.key, Refusal::TooLate { waited: now - query.arrived });
         }

@@ -20,6 +20,8 @@ const BOUNDS_F64: f64 = 8.0;
 pub(super) struct Flow {
     quick: f64,
     slow: f64,
+    /// How much the last of them counts.
+    last: f64,
     /// When the latest of them came to its gateway.
     latest: Time,
     /// How long the last ones would wait, in microseconds, in turn.
@@ -28,15 +30,18 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) fn new(first: &Query) -> Self {
+    /// `part` is the share of queries like this one that this node answers.
+    pub(super) fn new(first: &Query, part: f64) -> Self {
         let bound = crate::Moments::exactly(first.deadline - first.arrived).mean;
-        Self { quick: 1.0, slow: 1.0, latest: first.arrived, bounds: [bound; BOUNDS], turn: 0 }
+        let (latest, bounds) = (first.arrived, [bound; BOUNDS]);
+        Self { quick: part, slow: part, last: part, latest, bounds, turn: 0 }
     }
 
-    pub(super) fn came(&mut self, query: &Query) {
+    pub(super) fn came(&mut self, query: &Query, part: f64) {
         let since = crate::Moments::exactly(query.arrived - self.latest).mean;
-        self.quick = self.quick * libm::exp(-since / QUICK) + 1.0;
-        self.slow = self.slow * libm::exp(-since / SLOW) + 1.0;
+        self.quick = self.quick * libm::exp(-since / QUICK) + part;
+        self.slow = self.slow * libm::exp(-since / SLOW) + part;
+        self.last = part;
         self.latest = self.latest.max(query.arrived);
         self.turn = (self.turn + 1) % BOUNDS;
         self.bounds[self.turn] = crate::Moments::exactly(query.deadline - query.arrived).mean;
@@ -45,8 +50,8 @@ impl Flow {
     /// Queries per microsecond, if nothing came for so many microseconds though it could have.
     pub(super) fn per_us(&self, nothing: f64) -> f64 {
         // The last one is the end of a gap, not a second beginning: one alone says nothing of a rate.
-        let quick = (self.quick - 1.0) * libm::exp(-nothing / QUICK) / QUICK;
-        let slow = (self.slow - 1.0) * libm::exp(-nothing / SLOW) / SLOW;
+        let quick = (self.quick - self.last) * libm::exp(-nothing / QUICK) / QUICK;
+        let slow = (self.slow - self.last) * libm::exp(-nothing / SLOW) / SLOW;
         quick.max(slow).max(0.0)
     }
 
@@ -104,9 +109,9 @@ pub(super) mod tests {
     fn bounds_that_are_far_apart_are_told_apart_and_others_are_not() {
         let class = Class { task: TaskId(1), admits: VariantSet::default() };
         let of = |bounds: [u64; 8]| {
-            let mut flow = Flow::new(&query(class, Time(0)));
+            let mut flow = Flow::new(&query(class, Time(0)), 1.0);
             for ms in bounds {
-                flow.came(&Query { deadline: Time(ms * 1_000), ..query(class, Time(0)) });
+                flow.came(&Query { deadline: Time(ms * 1_000), ..query(class, Time(0)) }, 1.0);
             }
             flow.bounds_apart().map(|(share, mean)| (share * 8.0, mean / 1e3)).collect::<Vec<_>>()
         };
@@ -123,9 +128,9 @@ pub(super) mod tests {
     #[test]
     fn the_rate_is_that_at_the_gateway_and_fades_only_if_nothing_comes_though_it_could() {
         let class = Class { task: TaskId(1), admits: VariantSet::default() };
-        let mut flow = Flow::new(&query(class, Time(0)));
+        let mut flow = Flow::new(&query(class, Time(0)), 1.0);
         // One each millisecond for a second, whenever they come here.
-        (1..=1_000).for_each(|ms| flow.came(&query(class, Time(ms * 1_000))));
+        (1..=1_000).for_each(|ms| flow.came(&query(class, Time(ms * 1_000)), 1.0));
         // (1 - exp(-1000 / 150)) / (1 - exp(-1 / 150)) = 150.3 count of the last 150 ms, which is more a second than the slow count has gathered yet.
         assert!((flow.per_us(0.0) - 149.3 / 150e3).abs() < 1e-7, "{}", flow.per_us(0.0));
         // After 400 ms without any the slow count tells, of which a third is left.

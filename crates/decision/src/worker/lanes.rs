@@ -6,9 +6,9 @@
 //! is rerun after a crash shares a runner's time with nobody: what crashes then was its own doing.
 
 use super::api::{Action, BatchId, LaneIx, Runner};
-use super::queue::Waiting;
+use super::queue::{Came, Waiting};
+use super::reason::Reason;
 use crate::estimate::Moments;
-use crate::query::Query;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use modelless_types::{DeviceIx, Micros, QueryKey, Time, VariantId};
@@ -16,8 +16,17 @@ use modelless_types::{DeviceIx, Micros, QueryKey, Time, VariantId};
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) waiting: Waiting,
-    /// The client went away, or its input would not go in.
+    /// The client went away, its input would not go in, or it was claimed in vain.
     pub(super) gone: bool,
+    /// Why it is answered by what it is.
+    pub(super) reason: Reason,
+}
+
+impl Member {
+    /// It was claimed, and it is not known yet whether it comes.
+    pub(super) fn is_asked_for(&self) -> bool {
+        !self.gone && self.waiting.came == Came::Announced
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -32,6 +41,8 @@ pub(super) struct Batch {
     pub(super) prepared: bool,
     /// What handing it over to an idle lane takes besides.
     pub(super) handover: Moments,
+    /// Since when it waits to hear which of its members it gets; until then nothing is prepared.
+    pub(super) claims: Option<Time>,
     /// Handed to the runner.
     pub(super) started: Option<Time>,
     /// Taken back, if the runner has not begun it yet.
@@ -57,8 +68,15 @@ impl Batch {
         (self.running + self.handover).p99()
     }
 
-    fn len(&self) -> u32 {
-        u32::try_from(self.members.len()).unwrap_or(u32::MAX)
+    /// Those who came on credit: who was claimed takes none.
+    fn on_credit(&self) -> u32 {
+        let sent = self.members.iter().filter(|member| member.waiting.came == Came::Sent);
+        u32::try_from(sent.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Has its slot forgotten, if it has one yet.
+    pub(super) fn discard(&self) -> Option<Action> {
+        self.claims.is_none().then_some(Action::Discard { batch: self.id })
     }
 }
 
@@ -159,9 +177,9 @@ impl Lane {
         self.running.iter().chain(self.next.iter())
     }
 
-    /// Queries that are on the device or bound to follow.
-    pub(super) fn bound_queries(&self) -> u32 {
-        self.running.iter().chain(self.next.iter()).map(Batch::len).sum()
+    /// Queries that are on the device or bound to follow and came on credit.
+    pub(super) fn on_credit(&self) -> u32 {
+        self.batches().map(Batch::on_credit).sum()
     }
 
     fn batches_mut(&mut self) -> impl Iterator<Item = &mut Batch> {
@@ -170,6 +188,12 @@ impl Lane {
 
     pub(super) fn holds(&self, id: BatchId) -> bool {
         self.running.iter().chain(self.next.iter()).any(|batch| batch.id == id)
+    }
+
+    /// Whether a query is in a batch here, and not gone: who was taken back may be announced or sent again.
+    pub(super) fn has(&self, key: QueryKey) -> bool {
+        let mut members = self.batches().flat_map(|batch| &batch.members);
+        members.any(|member| !member.gone && member.waiting.query.key == key)
     }
 
     /// Inputs stand in the slot.
@@ -186,7 +210,7 @@ impl Lane {
     pub(super) fn cancel(&mut self, key: QueryKey) -> bool {
         let mut found = false;
         for member in self.batches_mut().flat_map(|batch| batch.members.iter_mut()) {
-            if member.waiting.query.key == key {
+            if !member.gone && member.waiting.query.key == key {
                 member.gone = true;
                 found = true;
             }
@@ -237,12 +261,12 @@ impl Lane {
     }
 
     /// Gives up those that do not run yet and whose time is up.
-    pub(super) fn expire(&mut self, now: Time) -> Vec<Query> {
+    pub(super) fn expire(&mut self, now: Time) -> Vec<Waiting> {
         let next = self.next.iter_mut().flat_map(|batch| batch.members.iter_mut());
         let over = next.filter(|member| !member.gone && member.waiting.query.expires <= now);
         let give_up = |member: &mut Member| {
             member.gone = true;
-            member.waiting.query
+            member.waiting
         };
         over.map(give_up).collect()
     }

@@ -28,6 +28,11 @@ use modelless_types::{Batching, DeviceIx, Micros, Time, VariantId};
 const PERIOD: f64 = 0.5;
 /// A batch that takes more than this part of the tightest bound that is asked within holds up whoever is asked within it.
 const LONGEST: f64 = 0.5;
+/// Classes may be given variants that would keep a device busier than it can be by this part of what it has left with the cheapest: the look ahead
+/// falls back to those wherever there is no time, and more is answered accurately than if all that is accurate had to fit at once. A device that is busy with
+/// its cheapest has nothing to fall back to. Of 36 simulated rows at 0.3, 0.6 and 0.9 (one seed) 2.41 % in place of 2.40 are missed and answers are 0.14, 0.09 and
+/// 0.05 points more accurate; 0.4 gives 0.11, 0.04 and 0.00.
+const OVER: f64 = 0.7;
 /// On a device that is busy for less than this part of its time few are held up, and the look ahead sees to them.
 const BUSY: f64 = 0.5;
 /// What is asked changes no faster than a person would notice, and this is asked on the path of queries.
@@ -103,11 +108,11 @@ impl Match<'_> {
     fn ask(&mut self, now: Time, apart: &impl Fn(&Class) -> bool, whole: bool) {
         self.asked.clear();
         // At its credit it is not told what has come since.
-        let full = self.worker.is_at_credit();
+        let full = self.worker.is_at_credit(now);
         let rate = |(class, flow, last): (&Class, &Flow, Time)| {
             let unheard = if full { 0.0 } else { Moments::exactly(now - last).mean };
             let bound = flow.bounds().iter().copied().fold(f64::INFINITY, f64::min).max(1.0);
-            let among = if whole { self.worker.rates.among(class) } else { 1.0 };
+            let among = if whole { self.worker.among(now, class) } else { 1.0 };
             (*class, flow.per_us(unheard), among, bound)
         };
         let lately = self.worker.rates.flows().filter(|(.., last)| now - *last <= LATELY);
@@ -232,8 +237,9 @@ impl Match<'_> {
         self.batch(gear, rate * among * bound * PERIOD) > self.tightest * LONGEST
     }
 
-    /// Makes answers more accurate while lanes have time left.
+    /// Makes answers more accurate while lanes have time left, and somewhat beyond.
     fn be_accurate(&mut self, lanes: f64) {
+        let most = lanes + (lanes - self.load()).max(0.0) * OVER;
         // A class is made more accurate no more often than there are variants.
         for _ in 0..self.asked.len() * self.gears.len() {
             let load = self.load();
@@ -245,7 +251,7 @@ impl Match<'_> {
                 }
                 let (rate, change) = (all.asked[one].rate, all.change(one, gear));
                 let is_busy = load + change > lanes * BUSY;
-                let fits = load + change <= lanes && !(is_busy && all.holds_up(one, gear));
+                let fits = load + change <= most && !(is_busy && all.holds_up(one, gear));
                 fits.then(|| more * rate / change.max(NOTHING))
             };
             let Some((one, gear)) = self.best(worth) else { return };
@@ -291,7 +297,10 @@ impl Worker {
         };
         let gears: Vec<(&WorkerVariant, u32)> =
             self.residency.serving(device).filter(on_lanes).map(gear).collect();
-        if gears.len() < 2 {
+        // Where queries are announced nobody keeps those from it who have no time left, so even with nothing to choose from they must not
+        // keep its batches small.
+        let announced = self.heard.is_told(now);
+        if gears.is_empty() || (gears.len() < 2 && !announced) {
             return nothing;
         }
         let mut all = Match {
@@ -305,7 +314,7 @@ impl Worker {
         // Of a class that a server may answer nobody knows how much is left to lanes.
         let apart = |class: &Class| self.residency.serving(device).any(|v| self.apart(v) && admits(class, v));
         all.ask(now, &apart, false);
-        if !all.asked.iter().any(|asked| asked.admitted.len() > 1) {
+        if !announced && !all.asked.iter().any(|asked| asked.admitted.len() > 1) {
             return nothing;
         }
         let lanes = self.lanes.iter().filter(|lane| lane.device == device).count();

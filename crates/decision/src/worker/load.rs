@@ -23,7 +23,9 @@ impl Worker {
         let batches = || self.all_lanes().flat_map(|lane| lane.running.iter().chain(lane.next.iter()));
         let alive = |started: bool| {
             let batches = batches().filter(|batch| batch.started.is_some() == started);
-            batches.map(|batch| batch.members.iter().filter(|m| !m.gone).count()).sum::<usize>()
+            batches
+                .map(|batch| batch.members.iter().filter(|m| !m.gone && !m.is_asked_for()).count())
+                .sum::<usize>()
         };
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let busy = |lane: &&Lane| lane.running.as_ref().is_some_and(|batch| !is_spare(batch));
@@ -31,7 +33,7 @@ impl Worker {
         WorkerLoad {
             lanes_busy: u16::try_from(busy).unwrap_or(u16::MAX),
             running: count(alive(true)),
-            queued: count(alive(false) + self.queue.len()),
+            queued: count(alive(false) + self.queue.own()),
         }
     }
 

@@ -1,9 +1,11 @@
 //! The worker's four verbs.
 
+use super::announced::Heard;
 use super::api::{Action, BatchId, Event, Failure, LaneIx, Runner, WorkerConfig, WorkerVariant};
 use super::batching::{Caps, Rates};
 use super::bind::Bound;
 use super::caution::Caution;
+use super::claiming::Claiming;
 use super::drift::Drift;
 use super::lanes::{Batch, Lane, Member};
 use super::learn::Handover;
@@ -12,7 +14,7 @@ use super::narrowing::Company;
 use super::needs::Needs;
 use super::pressure;
 use super::quarantine::Quarantine;
-use super::queue::{Queue, Waiting};
+use super::queue::{Came, Queue, Waiting};
 use super::residency::Residency;
 use super::spare::{Spare, is_spare};
 use crate::estimate::Moments;
@@ -48,10 +50,17 @@ pub struct Worker {
     pub(super) quarantine: Quarantine,
     /// Where and when something in a process last found no memory.
     pub(super) starved: BTreeMap<Runner, (LaneIx, Time)>,
+    /// Processes in which memory ran out, when it last did, and nothing that began later has ended well: one batch at a time is run there, so that
+    /// nobody is refused for what another one takes.
+    pub(super) scarce: BTreeMap<Runner, Time>,
     pub(super) rates: Rates,
     pub(super) caps: Caps,
     pub(super) handover: Handover,
     pub(super) caution: Caution,
+    /// What is known of classes whose queries are announced.
+    pub(super) heard: Heard,
+    /// How long it takes until who is claimed is here.
+    pub(super) claiming: Claiming,
     /// When it is time to bind what it was too early for.
     bind_at: Option<Time>,
     pub(super) next_batch: u64,
@@ -102,10 +111,13 @@ impl Worker {
             stood_still_until: Time::ZERO,
             quarantine: Quarantine::default(),
             starved: BTreeMap::new(),
+            scarce: BTreeMap::new(),
             rates: Rates::default(),
             caps: Caps::default(),
             handover: Handover::default(),
             caution: Caution::default(),
+            heard: Heard::default(),
+            claiming: Claiming::default(),
             bind_at: None,
             next_batch: 0,
             fade_at: None,
@@ -138,18 +150,24 @@ impl Worker {
         if query.priority.is_spare() {
             return self.arrive_aside(now, query);
         }
+        if self.granted(now, &query) {
+            return;
+        }
+        if self.queue.get(query.key).is_some_and(|known| known.came == Came::Announced) {
+            self.queue.remove(query.key); // it is this node's now, whatever becomes of it
+        }
         self.rates.came(now, &query);
         self.note_width(now, &query);
         if self.draining {
             return self.actions.push_back(Action::HandBack { key: query.key, why: Refusal::Draining });
         }
-        let waiting = Waiting { query, alone: false, missed: false, loaded: false };
-        if self.queue.len() >= self.config.queue as usize {
+        let waiting = Waiting::new(query, Came::Sent);
+        if self.queue.own() >= self.config.queue as usize {
             self.give_up(now, &waiting, Refusal::QueueFull { limit: self.config.queue });
             return;
         }
         let bytes = self.queue.bytes() + query.bytes;
-        if bytes > self.config.queue_bytes && self.queue.len() > 0 {
+        if bytes > self.config.queue_bytes && self.queue.own() > 0 {
             self.give_up(now, &waiting, Refusal::BytesFull { limit: self.config.queue_bytes });
             return;
         }
@@ -203,6 +221,7 @@ impl Worker {
             loop {
                 self.unbind(now, at);
                 self.unbind_spare(at);
+                self.settle_claims(now, at);
                 // What was unbound may have asked for wider lanes just now.
                 if self.residency.cut(self.lanes[at].device).next.is_some() {
                     break; // it is to be cut otherwise
@@ -260,7 +279,7 @@ impl Worker {
         let device = lane.device;
         let holds = |state: ReplicaState| state.serves() || state == ReplicaState::Draining;
         let Some(batch) = lane.unbind(|next| !holds(residency.state(device, next.variant))) else { return };
-        self.actions.push_back(Action::Discard { batch: batch.id });
+        self.actions.extend(batch.discard());
         self.residency.released(now, device, batch.variant, &mut self.actions);
         self.rerun(now, device, &batch, Failure::NotStarted, "its replica was gone before it ran");
     }
@@ -272,8 +291,12 @@ impl Worker {
         let queries = binding.members.clone();
         let taken =
             queries.iter().filter_map(|key| self.queue.remove(*key).or_else(|| self.aside.remove(*key)));
-        let members = taken.map(|waiting| Member { waiting, gone: false }).collect();
-        let (variant, reasons) = (binding.variant, binding.reasons.clone());
+        let with_reasons = taken.zip(&binding.reasons);
+        let members: Vec<Member> =
+            with_reasons.map(|(waiting, reason)| Member { waiting, gone: false, reason: *reason }).collect();
+        let asked_for = members.iter().filter(|member| member.is_asked_for());
+        let keys: Vec<QueryKey> = asked_for.map(|member| member.waiting.query.key).collect();
+        let variant = binding.variant;
         let size = u32::try_from(queries.len()).unwrap_or(u32::MAX);
         let running = self.residency.variant(variant).map_or(Moments::ZERO, |known| known.run.running(size));
         let runner =
@@ -291,31 +314,40 @@ impl Worker {
             running,
             handover,
             prepared: false,
+            claims: (!keys.is_empty()).then_some(now),
             started: None,
             revoked: false,
         });
         if self.lanes[at].next.as_ref().is_some_and(is_spare) {
             self.residency.spared_now(now, device, variant);
         } else {
-            self.residency.used_now(now, device, variant);
+            self.residency.used_now(now, device, variant, size);
         }
         if !binding.drains {
             self.note_late(now, device, variant);
         }
-        self.actions.push_back(Action::Prepare {
-            batch: id,
-            device,
-            lane: ix,
-            variant,
-            queries,
-            reasons,
-            expected,
-        });
+        if keys.is_empty() {
+            let reasons = binding.reasons.clone();
+            self.actions.push_back(Action::Prepare {
+                batch: id,
+                device,
+                lane: ix,
+                variant,
+                queries,
+                reasons,
+                expected,
+            });
+        } else {
+            self.claim(keys);
+        }
     }
 
     fn cancel(&mut self, now: Time, key: QueryKey) {
         if let Some(waiting) = self.queue.remove(key) {
-            return self.note_missed(now, &waiting.query);
+            if waiting.came != Came::Announced {
+                self.note_missed(now, &waiting.query);
+            }
+            return;
         }
         if self.aside.remove(key).is_some() || self.quarantine.cancel(key) {
             return;
@@ -330,9 +362,13 @@ impl Worker {
     fn drain(&mut self) {
         self.draining = true;
         for key in self.queue.keys().into_iter().chain(self.aside.keys()) {
-            self.queue.remove(key);
+            let announced = self.queue.remove(key).is_some_and(|waiting| waiting.came == Came::Announced);
             self.aside.remove(key);
-            self.actions.push_back(Action::HandBack { key, why: Refusal::Draining });
+            if announced {
+                self.declines(key, Refusal::Draining);
+            } else {
+                self.actions.push_back(Action::HandBack { key, why: Refusal::Draining });
+            }
         }
     }
 }
@@ -344,6 +380,7 @@ impl Machine for Worker {
     fn handle(&mut self, now: Time, event: Event) {
         match event {
             Event::Arrive(query) => self.arrive(now, query),
+            Event::Announce { query, part_ppm, quickest } => self.announced(now, query, part_ppm, quickest),
             Event::Demand { class, waiting, first, among } => {
                 self.queue.set_demand(class, waiting, first);
                 self.rates.divided(&class, among);
@@ -403,7 +440,9 @@ impl Machine for Worker {
                 self.drifts.retain(|variant, _| residency.variant(*variant).is_some());
                 self.caps.keep(|variant| residency.variant(variant).is_some());
                 self.quarantine.keep(residency.variants());
-                self.starved.retain(|runner, _| residency.variants().any(|v| v.runner() == *runner));
+                let is_known = |runner: &Runner| residency.variants().any(|v| v.runner() == *runner);
+                self.starved.retain(|runner, _| is_known(runner));
+                self.scarce.retain(|runner, _| is_known(runner));
             }
             Event::Marked(variants) => self.marked_before(&variants),
             Event::Host(host) => self.note_host(now, host),
@@ -417,6 +456,10 @@ impl Machine for Worker {
             && at <= now
         {
             if let Some(waiting) = self.queue.remove(key) {
+                if waiting.came == Came::Announced {
+                    self.declines(key, Refusal::TooLate { waited: now - waiting.query.arrived });
+                    continue;
+                }
                 self.note_missed(now, &waiting.query);
                 self.learn_missed(now, &waiting.query);
                 let refusal = self.expired(now, &waiting.query);
@@ -458,6 +501,8 @@ impl Machine for Worker {
         let bound = bound.map(|at| Wake { at, why: "a bound query's time is up" });
         let bind = self.bind_at.map(|at| Wake { at, why: "a batch has waited long enough" });
         let back = self.look_back.map(|at| Wake { at, why: "a query may do better elsewhere" });
+        let claims = self.next_claim_over();
+        let claims = claims.map(|at| Wake { at, why: "what was claimed does not come" });
         let overdue = self.suspect_at.map(|at| Wake { at, why: "a batch runs far too long" });
         expiry
             .into_iter()
@@ -466,6 +511,7 @@ impl Machine for Worker {
             .chain(fade)
             .chain(bound)
             .chain(bind)
+            .chain(claims)
             .chain(room)
             .chain(cut)
             .chain(narrow)

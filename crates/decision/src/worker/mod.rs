@@ -12,6 +12,8 @@
 //! | `residency` | what is in memory, what comes and goes, the replica states |
 //! | `bind` | the choice of variant and batch |
 //! | `ahead` | what would become of those who wait, if some batch ran first |
+//! | `announced` | queries that other nodes may answer as well |
+//! | `claiming` | asking for them, and batches that wait to hear which of them they get |
 //! | `caution` | how much more has to be reckoned with than is foreseen |
 //! | `flow` | at what rate queries come to gateways |
 //! | `level` | which variants a device can afford for all that is asked of it |
@@ -38,12 +40,14 @@
 //! | `machine` | the four verbs |
 
 mod ahead;
+mod announced;
 mod apart;
 mod api;
 mod batching;
 mod behind;
 mod bind;
 mod caution;
+mod claiming;
 mod cutting;
 mod drift;
 mod ending;

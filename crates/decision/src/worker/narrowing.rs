@@ -188,7 +188,7 @@ impl Worker {
     fn unbind_from(&mut self, now: Time, open: usize) {
         for at in open..self.lanes.len() {
             let Some(batch) = self.lanes[at].unbind(|_| true) else { continue };
-            self.actions.push_back(Action::Discard { batch: batch.id });
+            self.actions.extend(batch.discard());
             self.residency.released(now, DEVICE, batch.variant, &mut self.actions);
             self.rerun(now, DEVICE, &batch, Failure::NotStarted, "its lane was closed before it ran");
         }

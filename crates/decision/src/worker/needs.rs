@@ -19,7 +19,8 @@ pub(super) struct Needs<'a> {
 impl Needs<'_> {
     /// Replicas of a device with queued work: the cheapest of every class that waits here.
     pub(super) fn queued(&self, residency: &Residency, device: DeviceIx) -> BTreeSet<VariantId> {
-        let here = self.queue.classes().map(|(class, _)| class);
+        // What is only announced may be answered elsewhere: it keeps nothing in memory.
+        let here = self.queue.own_classes().map(|(class, _)| class);
         here.filter_map(|class| cheapest(residency, device, class)).collect()
     }
 

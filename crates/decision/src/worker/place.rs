@@ -4,7 +4,7 @@
 use super::api::WorkerVariant;
 use super::lanes::Lane;
 use super::machine::Worker;
-use super::queue::Waiting;
+use super::queue::{Came, Waiting};
 use super::residency::Unavailable;
 use crate::estimate::Moments;
 use crate::query::{Class, Query};
@@ -139,7 +139,12 @@ impl Worker {
         let stranded: Vec<QueryKey> = unserved.iter().flat_map(|class| self.queue.keys_of(class)).collect();
         for key in stranded {
             let Some(waiting) = self.queue.get(key).copied() else { continue };
-            if let Err(refusal) = self.place(now, &waiting) {
+            if waiting.came == Came::Announced {
+                // Nothing is loaded for what another node has in memory.
+                self.queue.remove(key);
+                let why = "what could answer it is not in memory any more".into();
+                self.declines(key, Refusal::NothingRunnable { why });
+            } else if let Err(refusal) = self.place(now, &waiting) {
                 self.queue.remove(key);
                 self.give_up(now, &waiting, refusal);
             }

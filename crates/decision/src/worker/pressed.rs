@@ -95,13 +95,13 @@ impl Draw<'_> {
             return None;
         }
         // Whoever is due before the head was passed over: he has time on another lane.
-        let with = |w: &&&Waiting| {
+        let with = |w: &&Waiting| {
             let may = admits(&w.query.class, variant) && self.allows(&w.query.class, variant);
             may && w.query.expires >= query.expires && w.query.max_cost.is_none()
         };
-        let there = 1 + self.others().iter().filter(with).count();
         let largest = u32::try_from(self.worker.largest(self.device, variant)).unwrap_or(u32::MAX);
         let best = self.worker.residency.best_batch(variant, largest);
+        let there = 1 + self.others().filter(with).take(best as usize).count();
         let most = u32::try_from(there).unwrap_or(u32::MAX).min(best);
         let longest = Moments::exactly(query.deadline - query.arrived).mean * LONGEST;
         let takes = self.worker.residency.takes(variant);

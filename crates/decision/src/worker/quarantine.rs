@@ -17,7 +17,7 @@ use super::api::{Action, Failure, Outcome, Runner, WorkerVariant};
 use super::bind::admits;
 use super::machine::Worker;
 use super::needs::Needs;
-use super::queue::Waiting;
+use super::queue::{Came, Waiting};
 use super::residency::{Claim, Room};
 use super::trust::Trust;
 use crate::estimate::Moments;
@@ -31,8 +31,9 @@ use modelless_types::{Bytes, DeviceIx, QueryKey, Refusal, ReplicaState, Time, Va
 /// At most this many wait for the quarantine runners of a node.
 const LINE: usize = 256;
 
-/// At most this many of a variant wait there because they found no memory beside others.
-const STARVED: usize = 4;
+/// At most this many of a variant wait there because they found no memory beside others: about as many as a large node has lanes, which
+/// one of them may have left without. What follows is run one at a time.
+const STARVED: usize = 64;
 
 const HOPELESS: &str = "whatever it was given lately took its process down";
 
@@ -183,7 +184,8 @@ impl Worker {
             let pinned = self.residency.pinned(device, variant);
             let first = |servable| {
                 let theirs = |class: &Class| admits(class, known) && self.servable(class) == servable;
-                self.queue.merged(theirs).next().map(|waiting| waiting.query.key)
+                let mut here = self.queue.merged(theirs).filter(|waiting| waiting.came != Came::Announced);
+                here.next().map(|waiting| waiting.query.key)
             };
             let Some(key) = first(false).or_else(|| if pinned { first(true) } else { None }) else {
                 continue;

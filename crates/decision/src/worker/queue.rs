@@ -3,6 +3,7 @@
 use crate::query::{Class, Query};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 use modelless_types::{Bytes, Priority, QueryKey, Time};
 
 /// Where a query stands in its class: whether it is beyond a reserved share, its deadline, then order of coming.
@@ -24,6 +25,26 @@ pub(super) struct Waiting {
     pub(super) missed: bool,
     /// What answers it had to be loaded.
     pub(super) loaded: bool,
+    /// How it came to be here.
+    pub(super) came: Came,
+}
+
+impl Waiting {
+    /// As it comes: nothing has happened to it yet.
+    pub(super) fn new(query: Query, came: Came) -> Self {
+        Self { query, alone: false, missed: false, loaded: false, came }
+    }
+}
+
+/// How a query came to be here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Came {
+    /// It was sent here, and is nowhere else.
+    Sent,
+    /// It was only announced: other nodes may claim it as well.
+    Announced,
+    /// It was announced, and is nowhere else since this node claimed it.
+    Claimed,
 }
 
 /// How much waits at gateways for a class.
@@ -57,8 +78,20 @@ pub(super) struct Queue {
     bytes: Bytes,
     /// How many of them other nodes could answer too.
     returnable: u32,
+    /// Of each class, how many were only announced; and how many in all.
+    announced: BTreeMap<Class, usize>,
+    announced_here: usize,
     /// How many wait at each priority level.
     levels: [u32; Priority::SPARE.level() as usize + 1],
+}
+
+/// Takes one out of a sorted row. Mostly it is the first: batches are drawn from there.
+fn take_out<T>(row: &mut VecDeque<T>, is: impl Fn(&T) -> Ordering) {
+    if row.front().is_some_and(|first| is(first).is_eq()) {
+        row.pop_front();
+    } else {
+        row.remove(row.partition_point(|one| is(one).is_lt()));
+    }
 }
 
 impl Queue {
@@ -76,7 +109,12 @@ impl Queue {
         row.insert(at, Entry { place, slot });
         let ends = (query.expires, query.key);
         self.expiry.insert(self.expiry.partition_point(|place| *place < ends), ends);
-        self.bytes = self.bytes + query.bytes;
+        if waiting.came == Came::Announced {
+            *self.announced.entry(query.class).or_default() += 1;
+            self.announced_here += 1;
+        } else {
+            self.bytes = self.bytes + query.bytes;
+        }
         self.levels[usize::from(query.priority.level())] += 1;
         self.returnable += u32::from(query.returnable);
         self.queries.insert(query.key, slot);
@@ -89,15 +127,24 @@ impl Queue {
         let query = waiting.query;
         if let Some(row) = self.classes.get_mut(&query.class) {
             let place = place(&query);
-            let at = row.partition_point(|entry| entry.place < place);
-            row.remove(at);
+            take_out(row, |entry| entry.place.cmp(&place));
             if row.is_empty() {
                 self.classes.remove(&query.class);
             }
         }
         let ends = (query.expires, key);
-        self.expiry.remove(self.expiry.partition_point(|place| *place < ends));
-        self.bytes = Bytes(self.bytes.0.saturating_sub(query.bytes.0));
+        take_out(&mut self.expiry, |place| place.cmp(&ends));
+        if waiting.came == Came::Announced {
+            self.announced_here -= 1;
+            if let Some(count) = self.announced.get_mut(&query.class) {
+                *count -= 1;
+                if *count == 0 {
+                    self.announced.remove(&query.class);
+                }
+            }
+        } else {
+            self.bytes = Bytes(self.bytes.0.saturating_sub(query.bytes.0));
+        }
         self.levels[usize::from(query.priority.level())] -= 1;
         self.returnable -= u32::from(query.returnable);
         Some(waiting)
@@ -117,6 +164,32 @@ impl Queue {
 
     pub(super) fn len(&self) -> usize {
         self.queries.len()
+    }
+
+    /// Of those, how many were only announced.
+    pub(super) fn announced(&self) -> usize {
+        self.announced_here
+    }
+
+    /// The same of a class.
+    pub(super) fn announced_of(&self, class: &Class) -> usize {
+        self.announced.get(class).copied().unwrap_or(0)
+    }
+
+    /// How many of a class wait.
+    pub(super) fn count_of(&self, class: &Class) -> usize {
+        self.classes.get(class).map_or(0, VecDeque::len)
+    }
+
+    /// Those who wait here and nowhere else.
+    pub(super) fn own(&self) -> usize {
+        self.queries.len() - self.announced_here
+    }
+
+    /// Classes of those, and how many they are.
+    pub(super) fn own_classes(&self) -> impl Iterator<Item = (&Class, usize)> {
+        let own = self.classes().map(|(class, all)| (class, all - self.announced_of(class)));
+        own.filter(|(_, own)| *own > 0)
     }
 
     /// Whether any of those who wait could be answered by another node.
@@ -168,7 +241,7 @@ impl Queue {
 
     /// Waiting queries of all classes that `wanted` names, earliest deadline first.
     pub(super) fn merged(&self, wanted: impl Fn(&Class) -> bool) -> impl Iterator<Item = &Waiting> {
-        self.first(wanted, usize::MAX)
+        self.first(&wanted, usize::MAX)
     }
 
     /// When the last of a part of all who wait is due, in the order in which they stop waiting.
@@ -185,11 +258,11 @@ impl Queue {
     }
 
     /// The same of the first so many of each class.
-    pub(super) fn first(
-        &self,
-        wanted: impl Fn(&Class) -> bool,
+    pub(super) fn first<'q>(
+        &'q self,
+        wanted: &dyn Fn(&Class) -> bool,
         most: usize,
-    ) -> impl Iterator<Item = &Waiting> {
+    ) -> impl Iterator<Item = &'q Waiting> + use<'q> {
         let mut heads: Vec<_> = self
             .classes
             .iter()

@@ -89,9 +89,11 @@ impl Worker {
     pub fn open(&self) -> usize {
         let in_batches = |lane: &Lane| {
             let batches = lane.running.iter().chain(lane.next.iter());
-            batches.map(|batch| batch.members.iter().filter(|m| !m.gone).count()).sum::<usize>()
+            batches
+                .map(|batch| batch.members.iter().filter(|m| !m.gone && !m.is_asked_for()).count())
+                .sum::<usize>()
         };
-        self.queue.len()
+        self.queue.own()
             + self.aside.len()
             + self.quarantine.open()
             + self.all_lanes().map(in_batches).sum::<usize>()
@@ -124,15 +126,17 @@ impl Worker {
         };
         let pools: BTreeMap<DeviceIx, u32> =
             self.residency.device_ids().map(|device| (device, pool(device))).collect();
-        let a_lane = |lane: &Lane| lane.bound_queries() + pools.get(&lane.device).copied().unwrap_or(1);
+        let a_lane = |lane: &Lane| lane.on_credit() + pools.get(&lane.device).copied().unwrap_or(1);
         // What runs far too long, or on a server, takes no place of others.
-        let beside = self.suspects.iter().chain(&self.ways).map(Lane::bound_queries).sum::<u32>();
+        let beside = self.suspects.iter().chain(&self.ways).map(Lane::on_credit).sum::<u32>();
         if self.draining { 0 } else { self.lanes.iter().map(a_lane).sum::<u32>() + beside }
     }
 
     /// Whether it has nearly all that it may have: then it is not told of what comes to gateways.
-    pub(super) fn is_at_credit(&self) -> bool {
-        u32::try_from(self.open()).unwrap_or(u32::MAX).saturating_mul(2) >= self.credit()
+    pub(super) fn is_at_credit(&self, now: Time) -> bool {
+        // Where all that comes is announced it hears of everything.
+        !self.heard.is_told(now)
+            && u32::try_from(self.open()).unwrap_or(u32::MAX).saturating_mul(2) >= self.credit()
     }
 
     /// What goes back with every frame: credit and how long a new query would wait.
@@ -142,7 +146,7 @@ impl Worker {
         let held_up = |class: &Class| {
             !self.residency.device_ids().any(|device| self.per_query(device, class).is_some())
         };
-        let stuck: usize = self.queue.classes().filter(|(class, _)| held_up(class)).map(|(_, n)| n).sum();
+        let stuck: usize = self.queue.own_classes().filter(|(class, _)| held_up(class)).map(|(_, n)| n).sum();
         let limit = Limit {
             queries: credit.saturating_add(u32::try_from(stuck).unwrap_or(u32::MAX)).min(self.config.queue),
             bytes: self.config.queue_bytes,
@@ -177,7 +181,7 @@ impl Worker {
         }
         let lanes = self.lanes.iter().filter(|lane| lane.device == device).count();
         let lanes = f64::from(u32::try_from(lanes).unwrap_or(1).max(1));
-        let each = |class: &Class| Some(self.per_query(device, class)?.mean / lanes);
+        let each = |class: &Class| Some(self.per_query(device, class)?.mean * self.falls_here(class) / lanes);
         let each: Vec<(Class, f64)> =
             self.queue.classes().filter_map(|(class, _)| Some((*class, each(class)?))).collect();
         let after = |due: Time| {
@@ -206,7 +210,8 @@ impl Worker {
         let mut wait = free.min_by(|a, b| a.mean.total_cmp(&b.mean)).unwrap_or(Moments::ZERO);
         for (class, waiting) in self.queue.classes() {
             if let Some(each) = self.per_query(device, class) {
-                wait += each.times(f64::from(u32::try_from(waiting).unwrap_or(u32::MAX)) / count);
+                let waiting = f64::from(u32::try_from(waiting).unwrap_or(u32::MAX)) * self.falls_here(class);
+                wait += each.times(waiting / count);
             }
         }
         wait

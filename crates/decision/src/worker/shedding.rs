@@ -28,7 +28,7 @@ impl Worker {
         let level = |w: &Waiting| w.query.priority.level();
         for waiting in self.queue.merged(|class| rates.contains_key(class)) {
             let Some(each) = rates.get(&waiting.query.class) else { continue };
-            at += each.times(1.0 / count);
+            at += each.times(self.part_here(waiting) / count);
             if least.is_none_or(|known| level(waiting) >= level(known)) {
                 least = Some(waiting);
             }

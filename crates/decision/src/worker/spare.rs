@@ -19,7 +19,7 @@ use super::api::{Action, Failure, WorkerVariant};
 use super::bind::{Binding, admits};
 use super::lanes::{Batch, Lane};
 use super::machine::Worker;
-use super::queue::Waiting;
+use super::queue::{Came, Waiting};
 use super::reason::Reason;
 use crate::query::{Class, Query};
 use alloc::vec::Vec;
@@ -85,7 +85,7 @@ impl Worker {
         if self.aside.bytes() + query.bytes > self.config.queue_bytes && self.aside.len() > 0 {
             return self.refuse(query.key, Refusal::BytesFull { limit: self.config.queue_bytes });
         }
-        let waiting = Waiting { query, alone: false, missed: false, loaded: false };
+        let waiting = Waiting::new(query, Came::Sent);
         match self.place(now, &waiting) {
             Ok(resident) => self.aside.push(Waiting { loaded: !resident, ..waiting }),
             Err(refusal) => self.refuse(query.key, refusal),
@@ -130,7 +130,7 @@ impl Worker {
         }
         let device = self.lanes[at].device;
         let Some(batch) = self.lanes[at].unbind(is_spare) else { return };
-        self.actions.push_back(Action::Discard { batch: batch.id });
+        self.actions.extend(batch.discard());
         self.residency.released(self.now, device, batch.variant, &mut self.actions);
         self.rerun(self.now, device, &batch, Failure::NotStarted, "others came first");
     }
@@ -156,7 +156,7 @@ impl Worker {
         }
         // The first of each class: where one is too long or too dear beside what comes, another may not be.
         let theirs = |class: &Class| serving.iter().any(|v| admits(class, v));
-        for head in self.aside.first(theirs, 1) {
+        for head in self.aside.first(&theirs, 1) {
             let mut variants: Vec<&WorkerVariant> =
                 serving.iter().copied().filter(|v| admits(&head.query.class, v)).collect();
             variants.sort_by(|a, b| self.preferred(head.query.prefer, lane, (a, b)));
@@ -215,7 +215,7 @@ impl Worker {
         bounds: &Bounds,
     ) -> Option<Binding> {
         let largest = if head.alone { 1 } else { self.largest(lane.device, variant) };
-        let there = self.aside.first(|class| admits(class, variant), largest);
+        let there = self.aside.first(&|class| admits(class, variant), largest);
         let mut members: Vec<&Waiting> = there.filter(|waiting| !waiting.alone).take(largest).collect();
         if head.alone {
             members = alloc::vec![head];

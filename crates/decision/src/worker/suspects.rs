@@ -38,13 +38,26 @@ impl Worker {
         self.suspects.iter().filter(move |suspect| suspect.device == device)
     }
 
-    /// Whether a batch of a variant would stand behind a suspect on a lane, or behind all that its way takes.
+    /// Whether a batch of a variant would stand behind a suspect on a lane, or behind all that its way takes, or beside another one where
+    /// memory ran out.
     pub(super) fn held_up(&self, lane: &Lane, variant: &WorkerVariant) -> bool {
-        if self.way_is_full(lane, variant) {
+        if self.way_is_full(lane, variant) || self.is_scarce_beside(lane, variant) {
             return true;
         }
         let mut here = self.suspects_on(lane.device).filter(|suspect| suspect.ix == lane.ix);
         here.any(|suspect| suspect.running.as_ref().is_some_and(|batch| batch.runner == variant.runner()))
+    }
+
+    /// Whether memory ran out in a variant's process, which is at work on another lane.
+    fn is_scarce_beside(&self, lane: &Lane, variant: &WorkerVariant) -> bool {
+        let runner = variant.runner();
+        let is_of = |other: &Lane| {
+            [&other.running, &other.next].into_iter().flatten().any(|batch| batch.runner == runner)
+        };
+        self.scarce.contains_key(&runner)
+            && self
+                .all_lanes()
+                .any(|other| (other.device, other.ix) != (lane.device, lane.ix) && is_of(other))
     }
 
     /// Whether it would on all lanes of a device.
@@ -68,7 +81,7 @@ impl Worker {
             let behind = lane.unbind(|next| next.runner == runner);
             self.suspects.push(suspect);
             if let Some(batch) = behind {
-                self.actions.push_back(Action::Discard { batch: batch.id });
+                self.actions.extend(batch.discard());
                 self.residency.released(now, device, batch.variant, &mut self.actions);
                 self.rerun(now, device, &batch, Failure::NotStarted, "what ran before it did not end");
             }

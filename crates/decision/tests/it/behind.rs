@@ -134,9 +134,12 @@ fn back(router: &mut Router, now: Time, node: u32, why: Refusal) -> Vec<Action> 
 fn sent(actions: &[Action]) -> Option<(u32, bool)> {
     actions.iter().find_map(|action| match action {
         Action::Send { node, returnable, .. } => Some((node.0, *returnable)),
-        Action::Refuse { .. } | Action::MayReturn { .. } | Action::Cancel { .. } | Action::Wake { .. } => {
-            None
-        }
+        Action::Refuse { .. }
+        | Action::MayReturn { .. }
+        | Action::Cancel { .. }
+        | Action::Wake { .. }
+        | Action::Announce { .. }
+        | Action::Withdraw { .. } => None,
     })
 }
 

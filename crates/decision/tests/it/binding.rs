@@ -139,6 +139,8 @@ fn bound(actions: &[Action]) -> Option<(BatchId, u32, Vec<u64>)> {
         | Action::Narrow { .. }
         | Action::Drifted { .. }
         | Action::Steadied { .. }
+        | Action::Claim { .. }
+        | Action::Decline { .. }
         | Action::Load { .. }
         | Action::Unload { .. }
         | Action::Transition { .. } => None,
@@ -471,17 +473,18 @@ fn a_batch_beyond_the_one_that_pays_is_not_taken_to_be_done_in_its_time() {
 
 #[test]
 fn lanes_side_by_side_afford_what_one_cannot() {
-    // Every 400 us the accurate one takes 1.25 lanes in batches of four: no single batch takes long for a bound of 20 ms.
-    for (lanes, chosen) in [(1, 0), (2, 1)] {
+    // Every 400 us the accurate one takes 1.25 lanes in batches of four, and every 300 us 1.7: no single batch takes long for a bound of 20 ms, and a device may be
+    // given somewhat more than it can do.
+    for (lanes, every, chosen) in [(1, 300, 0), (1, 400, 1), (2, 400, 1)] {
         let foresight = Foresight { to_come: false, caution: false, ..Foresight::default() };
         let mut world = World::with_lanes(lanes, foresight, &[0, 1]);
-        world.show_within(2_000, 400, &[&[0, 1]], Micros(20_000));
+        world.show_within(2_000, every, &[&[0, 1]], Micros(20_000));
         // The first may wait for others to share its batch.
         let mut come = (1..=8).filter_map(|key| {
-            world.now = world.now + Micros(400);
+            world.now = world.now + Micros(every);
             bound(&world.arrive(key, &[0, 1], Micros(20_000))).map(|b| b.1)
         });
-        assert_eq!(come.next(), Some(chosen), "{lanes}");
+        assert_eq!(come.next(), Some(chosen), "{lanes} {every}");
     }
 }
 
@@ -592,4 +595,25 @@ fn a_device_is_not_pressed_if_whole_batches_of_what_comes_to_several_nodes_would
     let (alone, of_four) = (credit(1), credit(4));
     assert_eq!(credit(0), alone, "nobody says: taken to come here alone");
     assert_eq!(alone, of_four + 8, "one batch of each more to choose from");
+}
+
+#[test]
+fn which_part_of_a_class_falls_to_a_node_counts_only_for_a_while_after_it_was_announced() {
+    let credit = |announced: Option<u64>| {
+        let mut world = World::new(100, &[0, 1]);
+        for (key, admits) in (1..).zip([&[0, 1][..], &[1]]) {
+            let query = query(key, world.now, admits.iter().copied().collect(), ALONE);
+            world.feed(Event::Demand { class: query.class, waiting: 0, first: None, among: 4 });
+            if announced.is_some() {
+                world.feed(Event::Announce { query, part_ppm: 1_000_000, quickest: Micros(1_000) });
+                world.feed(Event::Cancel { key: query.key });
+            }
+        }
+        world.now = world.now + Micros::from_secs(announced.unwrap_or(0));
+        world.show(2_000, 450, &[&[0, 1], &[1]]);
+        world.worker.report(world.now).limit.queries
+    };
+    let of_four = credit(None);
+    assert_eq!(credit(Some(1)), of_four + 8, "all that is announced falls to it, and that is too much");
+    assert_eq!(credit(Some(20)), of_four, "gateways send what comes, in batches to four nodes in turn");
 }

@@ -115,6 +115,8 @@ impl World {
                 | Action::Narrow { .. }
                 | Action::Drifted { .. }
                 | Action::Steadied { .. }
+                | Action::Claim { .. }
+                | Action::Decline { .. }
                 | Action::Transition { .. } => {}
             }
         }

@@ -39,9 +39,12 @@ fn sent(router: &mut Router, query: Query) -> Option<u32> {
     router.handle(NOW, Event::Arrive(query));
     std::iter::from_fn(|| router.poll_action()).find_map(|action| match action {
         Action::Send { node, .. } => Some(node.0),
-        Action::Refuse { .. } | Action::MayReturn { .. } | Action::Cancel { .. } | Action::Wake { .. } => {
-            None
-        }
+        Action::Refuse { .. }
+        | Action::MayReturn { .. }
+        | Action::Cancel { .. }
+        | Action::Wake { .. }
+        | Action::Announce { .. }
+        | Action::Withdraw { .. } => None,
     })
 }
 

@@ -6,8 +6,8 @@ use modelless_decision::worker::{
 };
 use modelless_decision::{Machine, Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, ReplicaState, Time,
-    VariantId, VariantSet,
+    Accuracy, BatchPoint, Batching, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, ReplicaState,
+    Time, VariantId, VariantSet,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -55,6 +55,8 @@ struct World {
     memory: BTreeMap<u32, (u64, Time)>,
     evictions: Vec<(u32, Time)>,
     loads: Vec<(u32, Time)>,
+    /// What ran, and for how many queries at once.
+    batches: Vec<(u32, usize)>,
     next: u64,
     /// What a batch takes; nothing where that is `None`.
     takes: Option<Micros>,
@@ -91,6 +93,7 @@ impl World {
             memory: BTreeMap::new(),
             evictions: Vec::new(),
             loads: Vec::new(),
+            batches: Vec::new(),
             next: 0,
             takes: None,
             running: VecDeque::new(),
@@ -140,6 +143,7 @@ impl World {
                 }
                 Action::Prepare { batch, queries, variant, .. } => {
                     self.bound.insert(batch, variant.0);
+                    self.batches.push((variant.0, queries.len()));
                     for query in queries {
                         self.waiting.remove(&query.0);
                     }
@@ -191,7 +195,9 @@ impl World {
                 | Action::Recut { .. }
                 | Action::Narrow { .. }
                 | Action::Drifted { .. }
-                | Action::Steadied { .. } => {}
+                | Action::Steadied { .. }
+                | Action::Claim { .. }
+                | Action::Decline { .. } => {}
             }
         }
     }
@@ -360,6 +366,22 @@ fn the_least_worth_goes_first_and_no_more_than_must() {
     world.pass(AGES);
     world.ask(&[3]);
     assert_eq!(world.resident(), [0, 2, 3], "used least of three alike");
+}
+
+#[test]
+fn what_answers_many_at_once_is_worth_more_than_what_runs_more_often_for_one() {
+    let mut world = World::new(6, &[3, 3, 3]);
+    let together = |size| Some(Batching::Fixed { size, wait: AGES });
+    let batching = [together(1), together(8), None];
+    let variants = (0..3_u8).zip(batching);
+    let variants = variants.map(|(at, batching)| WorkerVariant { max_batch: 8, batching, ..variant(at, 3) });
+    world.feed(Event::Catalog(variants.collect()));
+    (0..4).for_each(|_| world.ask(&[0]));
+    (0..16).for_each(|_| world.ask(&[1]));
+    assert_eq!(world.batches, [(0, 1), (0, 1), (0, 1), (0, 1), (1, 8), (1, 8)]);
+    world.pass(AGES);
+    world.ask(&[2]);
+    assert_eq!(world.resident(), [1, 2], "16 queries are more than four");
 }
 
 #[test]

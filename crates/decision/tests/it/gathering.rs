@@ -27,9 +27,12 @@ fn table(nodes: u32, eight_us: f64) -> Table {
 fn sent(router: &mut Router) -> Option<(u32, u32)> {
     std::iter::from_fn(|| router.poll_action()).find_map(|action| match action {
         Action::Send { node, among, .. } => Some((node.0, among)),
-        Action::Refuse { .. } | Action::MayReturn { .. } | Action::Cancel { .. } | Action::Wake { .. } => {
-            None
-        }
+        Action::Refuse { .. }
+        | Action::MayReturn { .. }
+        | Action::Cancel { .. }
+        | Action::Wake { .. }
+        | Action::Announce { .. }
+        | Action::Withdraw { .. } => None,
     })
 }
 
@@ -78,6 +81,8 @@ impl World {
         let sent = std::iter::from_fn(|| self.router.poll_action()).find_map(|action| match action {
             Action::Send { node, among, .. } => Some((node.0, among)),
             Action::Refuse { .. }
+            | Action::Announce { .. }
+            | Action::Withdraw { .. }
             | Action::MayReturn { .. }
             | Action::Cancel { .. }
             | Action::Wake { .. } => None,

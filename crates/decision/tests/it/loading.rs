@@ -341,3 +341,42 @@ fn who_asks_for_the_third_in_line_is_told_of_the_two_before_it() {
     world.pass(Micros::from_millis(100));
     assert_eq!(world.ask(1).expect("it cannot wait"), Micros(told.0 - 100_000));
 }
+
+/// One whose first load took so long, and that left memory again.
+fn after_a_load_of(took: Micros) -> World {
+    let mut world = World::new(MOST);
+    world.ask(1);
+    let (device, variant) = (DEVICE, VariantId(1));
+    world.feed(Event::Loaded { device, variant, memory: Bytes(1), took });
+    world.feed(Event::Unwanted { variant });
+    world.feed(Event::Unloaded { device, variant });
+    world.running.clear();
+    world.begun.clear();
+    world
+}
+
+#[test]
+fn what_loads_took_outlives_a_change_of_the_catalogue_unless_it_was_measured_again() {
+    let slow = Micros(5 * load_time(1).0);
+    let mut world = after_a_load_of(slow);
+    world.feed(Event::Catalog((0..6).map(variant).collect()));
+    assert_eq!(world.ask(1), Some(slow));
+
+    let mut world = after_a_load_of(slow);
+    let slower = BatchPoint { batch: 1, mean_us: 150.0, var_us2: 0.0, p99_us: 150.0, samples: 1 };
+    let run = RunModel::from_points(&[slower], Moments::ZERO).expect("a point");
+    world.feed(Event::Catalog(vec![WorkerVariant { run, ..variant(1) }]));
+    assert_eq!(world.ask(1), Some(load_time(1)));
+}
+
+#[test]
+fn what_was_never_loaded_is_promised_by_the_newest_profile_and_its_first_load_corrects_that() {
+    let mut world = World::new(MOST);
+    let cold = Micros(20 * load_time(1).0);
+    world.feed(Event::Catalog(vec![WorkerVariant { load_time: cold, ..variant(1) }]));
+    assert_eq!(world.ask(1), Some(cold));
+
+    let quick = Micros(load_time(1).0 / 2);
+    let mut world = after_a_load_of(quick);
+    assert_eq!(world.ask(1), Some(quick), "the first says more than a profile");
+}

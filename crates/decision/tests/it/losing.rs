@@ -40,9 +40,12 @@ fn arrive_with(router: &mut Router, key: u64, now: Time, latency: Micros) -> Vec
 fn sent_to(actions: &[Action]) -> Vec<(u64, u32)> {
     let sent = actions.iter().filter_map(|action| match action {
         Action::Send { key, node, .. } => Some((key.0, node.0)),
-        Action::Refuse { .. } | Action::MayReturn { .. } | Action::Cancel { .. } | Action::Wake { .. } => {
-            None
-        }
+        Action::Refuse { .. }
+        | Action::MayReturn { .. }
+        | Action::Cancel { .. }
+        | Action::Wake { .. }
+        | Action::Announce { .. }
+        | Action::Withdraw { .. } => None,
     });
     sent.collect()
 }

@@ -1,10 +1,12 @@
 //! What must hold for any table, any goals and any order of events.
 
 mod admitting;
+mod announcing;
 mod apart;
 mod batching;
 mod behind;
 mod binding;
+mod claiming;
 mod common;
 mod cutting;
 mod due_later;

@@ -127,6 +127,8 @@ impl World {
                 | Action::Unload { .. }
                 | Action::Drifted { .. }
                 | Action::Steadied { .. }
+                | Action::Claim { .. }
+                | Action::Decline { .. }
                 | Action::Transition { .. } => {}
             }
         }

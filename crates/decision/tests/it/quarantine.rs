@@ -179,11 +179,20 @@ fn starved() -> Outcome {
     Outcome::Failed { failure: Failure::Memory, why: "bad_alloc".into() }
 }
 
-/// Two lanes with a variant whose batches take long, so that nothing is bound behind another where a lane is free.
+/// Two lanes with a variant of which nothing is bound behind another where a lane is free.
 fn two_lanes() -> World {
+    of_lanes(2)
+}
+
+fn of_lanes(lanes: u16) -> World {
+    World::of(slow(), lanes, 100)
+}
+
+/// Whose batches take long and hold one.
+fn slow() -> WorkerVariant {
     let point = |batch| BatchPoint { batch, mean_us: 1e6, var_us2: 0.0, p99_us: 1e6, samples: 1 };
     let run = RunModel::from_points(&[point(1)], Moments::ZERO).expect("points");
-    World::of(WorkerVariant { run, max_batch: 1, ..variant() }, 2, 100)
+    WorkerVariant { run, max_batch: 1, ..variant() }
 }
 
 /// Runs a query alone in a batch that is handed over.
@@ -220,25 +229,57 @@ fn who_found_no_memory_beside_another_of_its_process_is_tried_in_one_of_its_own(
 #[test]
 fn who_found_no_memory_by_itself_is_told_so_at_once() {
     let mut world = two_lanes();
-    for key in 1..=2 {
+    for key in [1, 3] {
         let batch = runs(&mut world, key);
         let told = world.feed(Event::Done { batch, outcome: starved() });
-        // That another one lacked it before says nothing: this one had begun after it had ended.
+        // That another one lacked it before says nothing: somebody was answered since.
         assert!(refused_as_its_own(&told, key), "{told:?}");
+        let well = runs(&mut world, key + 1);
+        world.feed(Event::Done { batch: well, outcome: Outcome::Ran });
     }
 }
 
 #[test]
-fn of_those_who_found_no_memory_only_a_few_wait_to_be_tried_apart() {
-    let mut world = two_lanes();
+fn who_finds_no_memory_after_another_may_lack_what_that_one_left_and_is_tried_in_a_process_of_its_own() {
+    let mut world = of_lanes(1);
+    let hog = runs(&mut world, 1);
+    assert!(refused_as_its_own(&world.feed(Event::Done { batch: hog, outcome: starved() }), 1));
+    let harmless = runs(&mut world, 2);
+    let tried = world.feed(Event::Done { batch: harmless, outcome: starved() });
+    assert_eq!(quarantined(&tried), Some(2), "{tried:?}");
+    let answered = world.judged(2, Outcome::Ran);
+    assert!(answered.contains(&Action::Discharge { key: QueryKey(2) }), "{answered:?}");
+}
+
+#[test]
+fn of_those_who_found_no_memory_only_so_many_wait_to_be_tried_apart() {
+    let mut world = of_lanes(70);
+    let batches: Vec<BatchId> = (0..70).map(|key| runs(&mut world, key)).collect();
     let mut told = 0;
-    let mut batches = vec![runs(&mut world, 0)];
-    for key in 1..10 {
-        batches.push(runs(&mut world, key));
-        let actions = world.feed(Event::Done { batch: batches.remove(0), outcome: starved() });
-        told += usize::from(refused_as_its_own(&actions, key - 1));
+    for (batch, key) in batches.into_iter().zip(0..69) {
+        let actions = world.feed(Event::Done { batch, outcome: starved() });
+        told += usize::from(refused_as_its_own(&actions, key));
     }
-    assert_eq!(told, 9 - 4, "four of nine wait");
+    assert_eq!(told, 69 - 64, "64 of 69 wait");
+}
+
+#[test]
+fn where_memory_ran_out_one_batch_at_a_time_is_run_until_somebody_else_was_answered() {
+    let mut world = two_lanes();
+    let [starving, beside] = [runs(&mut world, 1), runs(&mut world, 2)];
+    assert_eq!(quarantined(&world.feed(Event::Done { batch: starving, outcome: starved() })), Some(1));
+    assert_eq!(prepared(&world.arrive(3, FAR)), None, "it would run beside what may have taken it");
+    // That one had begun before, and says nothing of those who begin now.
+    let ended = world.feed(Event::Done { batch: beside, outcome: Outcome::Ran });
+    let (third, members) = prepared(&ended).expect("bound");
+    assert_eq!(members, [3]);
+    world.feed(Event::Prepared { batch: third, dropped: Vec::new() });
+    assert_eq!(prepared(&world.arrive(4, FAR)), None, "the third may take it all again");
+    let answered = world.feed(Event::Done { batch: third, outcome: Outcome::Ran });
+    let (fourth, members) = prepared(&answered).expect("bound");
+    assert_eq!(members, [4]);
+    world.feed(Event::Prepared { batch: fourth, dropped: Vec::new() });
+    runs(&mut world, 5);
 }
 
 #[test]

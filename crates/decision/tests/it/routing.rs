@@ -10,7 +10,7 @@ use modelless_types::{
     Accuracy, AppId, Bytes, Goals, Micros, NodeId, Priority, QueryKey, Refusal, TenantId, Time,
 };
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a node says that one would wait there, whenever it says what became of a query.
 const BACK_WAIT: f64 = 1_000.0;
@@ -23,6 +23,10 @@ enum Step {
     /// Given back by the n-th: because it drains, or has fallen behind.
     HandedBack(usize, u32, bool),
     Report(u32, u32, f64),
+    /// The n-th of the queries that are announced is claimed by the n-th of those that hear of it, or by any node.
+    Claim(usize, Option<u32>),
+    /// The same, given up: because it drains, or has no time.
+    Decline(usize, bool),
     NodeDown(u32),
     Cancel(usize),
     Table(usize),
@@ -39,6 +43,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (any::<usize>(), credit(), any::<bool>())
             .prop_map(|(at, credit, drains)| Step::HandedBack(at, credit, drains)),
         4 => (node(), credit(), 0.0..100_000.0).prop_map(|(node, credit, wait)| Step::Report(node, credit, wait)),
+        3 => (any::<usize>(), proptest::option::weighted(0.3, node())).prop_map(|(at, by)| Step::Claim(at, by)),
+        2 => (any::<usize>(), any::<bool>()).prop_map(|(at, drains)| Step::Decline(at, drains)),
         1 => node().prop_map(Step::NodeDown),
         1 => any::<usize>().prop_map(Step::Cancel),
         1 => (0_usize..3).prop_map(Step::Table),
@@ -64,6 +70,12 @@ struct Shell {
     open: BTreeMap<QueryKey, (Query, Accuracy)>,
     goals: BTreeMap<QueryKey, Goals>,
     at_node: BTreeMap<QueryKey, NodeId>,
+    /// Which nodes may claim a query.
+    announced: BTreeMap<QueryKey, BTreeSet<NodeId>>,
+    /// To at most so many.
+    most: usize,
+    /// Queries that were withdrawn from nodes that might have claimed them.
+    withdrawn: BTreeSet<QueryKey>,
     /// Those that a node has given back because it had fallen behind, and whether it may have got on since.
     returned: BTreeMap<QueryKey, (NodeId, bool)>,
     /// How many the table has.
@@ -85,6 +97,11 @@ impl Shell {
                     self.recalls(key, node)?;
                     let (query, floor) = self.open.get(&key).copied().expect("only what is open is sent");
                     prop_assert!(self.at_node.insert(key, node).is_none(), "{key} is at two nodes");
+                    let others = self.announced.remove(&key).unwrap_or_default();
+                    prop_assert!(
+                        others.iter().all(|other| *other == node),
+                        "{others:?} may claim {key} as well"
+                    );
                     for ordinal in query.class.admits.iter() {
                         prop_assert!(self.accuracy[&ordinal] >= floor, "{key} may be answered below {floor}");
                     }
@@ -93,6 +110,22 @@ impl Shell {
                     prop_assert!(self.open.remove(&key).is_some(), "{key} left twice");
                     self.at_node.remove(&key);
                     self.left += 1;
+                }
+                Action::Announce { key, node, part_ppm, .. } => {
+                    prop_assert!(!self.at_node.contains_key(&key), "{key} is at a node");
+                    let (query, floor) = self.open.get(&key).expect("only what is open is announced");
+                    prop_assert!(query.class.admits.iter().all(|ordinal| self.accuracy[&ordinal] >= *floor));
+                    prop_assert!(part_ppm <= 1_000_000);
+                    prop_assert!(!self.returned.contains_key(&key) && !query.priority.is_spare());
+                    let told = self.announced.entry(key).or_default();
+                    prop_assert!(told.insert(node), "{node} hears twice of {key}");
+                    prop_assert!(told.len() <= self.most, "{} hear of {key}", told.len());
+                }
+                Action::Withdraw { key, node } => {
+                    prop_assert!(self.at_node.get(&key) != Some(&node), "{key} is at {node}");
+                    if self.announced.get_mut(&key).is_some_and(|told| told.remove(&node)) {
+                        self.withdrawn.insert(key);
+                    }
                 }
                 Action::MayReturn { key, node } => {
                     prop_assert_eq!(self.at_node.get(&key), Some(&node), "it is elsewhere");
@@ -105,6 +138,11 @@ impl Shell {
         prop_assert_eq!(self.router.machine.open(), self.open.len());
         let waiting = self.open.len() - self.at_node.len();
         prop_assert_eq!(self.router.machine.waiting() as usize, waiting);
+        self.announced.retain(|_, told| !told.is_empty());
+        for key in self.announced.keys() {
+            let may = self.open.contains_key(key) && !self.at_node.contains_key(key);
+            prop_assert!(may, "{key} is announced and not to be had");
+        }
         Ok(())
     }
 
@@ -112,7 +150,10 @@ impl Shell {
     fn recalls(&self, key: QueryKey, to: NodeId) -> Result<(), TestCaseError> {
         let (seen, _) = self.router.machine.seen(key);
         let seen = seen.last().expect("200 decisions are kept");
-        prop_assert!(matches!(seen.did, Did::Sent { node, .. } if node == to), "{:?}", seen.did);
+        let (Did::Sent { node, .. } | Did::Claimed { node, .. }) = seen.did else {
+            return Err(TestCaseError::fail(format!("it was sent, and {:?} is told", seen.did)));
+        };
+        prop_assert_eq!(node, to);
         let (snapshot, told) = recall(seen, TASK, &self.goals[&key]);
         // Where one may not get it, or the rest of the time decides, more than one choice is looked at.
         if self.returned.contains_key(&key) || seen.query.is_some_and(|query| query.priority.is_spare()) {
@@ -161,6 +202,11 @@ impl Shell {
 
     fn gets_on(&mut self, node: NodeId) {
         self.returned.values_mut().filter(|(by, _)| *by == node).for_each(|(_, got_on)| *got_on = true);
+    }
+
+    fn nth_announced(&self, at: usize) -> Option<(QueryKey, NodeId)> {
+        let (key, told) = self.announced.iter().nth(at % self.announced.len().max(1))?;
+        told.iter().nth(at % told.len().max(1)).map(|node| (*key, *node))
     }
 
     fn nth(&self, at: usize) -> Option<(QueryKey, NodeId)> {
@@ -229,8 +275,15 @@ impl Shell {
             }
             Step::HandedBack(at, credit, drains) => {
                 let Some((key, node)) = self.nth(at) else { return Ok(()) };
-                self.at_node.remove(&key);
                 let why = if drains { Refusal::Draining } else { Refusal::TooLate { waited: Micros(9) } };
+                if self.withdrawn.contains(&key) {
+                    // It gave it up when it was announced, and has it now.
+                    let report = Self::report(credit, BACK_WAIT);
+                    self.gets_on(node);
+                    self.feed(Event::Declined { key, node, report, why: why.clone() })?;
+                    prop_assert_eq!(self.at_node.get(&key), Some(&node));
+                }
+                self.at_node.remove(&key);
                 let again = !drains && self.returned.contains_key(&key);
                 if !drains {
                     self.returned.entry(key).or_insert((node, false));
@@ -245,6 +298,24 @@ impl Shell {
                 }
                 Ok(())
             }
+            Step::Claim(at, by) => {
+                let Some((key, first)) = self.nth_announced(at) else { return Ok(()) };
+                let node = by.map_or(first, NodeId);
+                let may = self.announced[&key].contains(&node);
+                let report = Self::report(2, BACK_WAIT);
+                self.feed(Event::Claim { queries: vec![key], node, lanes: 2, report })?;
+                prop_assert_eq!(self.at_node.get(&key), may.then_some(&node));
+                Ok(())
+            }
+            Step::Decline(at, drains) => {
+                let Some((key, node)) = self.nth_announced(at) else { return Ok(()) };
+                self.announced.get_mut(&key).expect("listed").remove(&node);
+                let why = if drains { Refusal::Draining } else { Refusal::TooLate { waited: Micros(9) } };
+                let last = self.announced[&key].is_empty();
+                self.feed(Event::Declined { key, node, report: Self::report(2, BACK_WAIT), why })?;
+                prop_assert!(!last || !self.announced.contains_key(&key), "all have given {key} up");
+                Ok(())
+            }
             Step::Report(node, credit, wait) => {
                 if wait < BACK_WAIT {
                     self.gets_on(NodeId(node));
@@ -254,6 +325,9 @@ impl Shell {
             Step::NodeDown(node) => {
                 let node = NodeId(node);
                 self.at_node.retain(|_, at| *at != node);
+                self.announced.values_mut().for_each(|told| {
+                    told.remove(&node);
+                });
                 self.feed(Event::NodeDown { node })
             }
             Step::Cancel(at) => {
@@ -271,6 +345,7 @@ impl Shell {
                 // Those whose node is no longer in it are the router's to place again.
                 let there = |node: NodeId| table.nodes.iter().any(|n| n.id == node);
                 self.at_node.retain(|_, node| there(*node));
+                self.announced.values_mut().for_each(|told| told.retain(|node| there(*node)));
                 // What was known of one that left is forgotten.
                 self.returned.values_mut().for_each(|(by, got_on)| *got_on |= !there(*by));
                 self.feed(Event::Table(table))
@@ -280,8 +355,9 @@ impl Shell {
     }
 }
 
-fn limits() -> Limits {
-    Limits { waiting: 12, waiting_bytes: Bytes(2_000), grace: Micros(5_000), classes: 4, whole_batches: true }
+fn limits(announce: u16) -> Limits {
+    let (waiting_bytes, grace) = (Bytes(2_000), Micros(5_000));
+    Limits { waiting: 12, waiting_bytes, grace, classes: 4, whole_batches: true, announce }
 }
 
 proptest! {
@@ -292,9 +368,13 @@ proptest! {
         tables in tables(),
         steps in proptest::collection::vec(step(), 1..120),
         seed in any::<u64>(),
+        announce in prop_oneof![Just(0_u16), 2_u16..=5],
     ) {
         let mut shell = Shell {
-            router: Logged::new(Router::new(limits(), seed).remembering(200)),
+            router: Logged::new(Router::new(limits(announce), seed).remembering(200)),
+            announced: BTreeMap::new(),
+            most: usize::from(announce),
+            withdrawn: BTreeSet::new(),
             now: Time(0),
             open: BTreeMap::new(),
             goals: BTreeMap::new(),
@@ -315,7 +395,7 @@ proptest! {
         prop_assert_eq!(shell.left, shell.next);
         prop_assert_eq!(shell.router.machine.open(), 0);
         prop_assert!(shell.router.machine.poll_timeout().is_none());
-        shell.router.replays_in(Router::new(limits(), seed));
+        shell.router.replays_in(Router::new(limits(announce), seed));
     }
 }
 

@@ -265,7 +265,7 @@ impl World {
                     self.nodes[at].worker.handle(self.now, worker::Event::MayReturn { key });
                     self.work(at);
                 }
-                Action::Wake { .. } => {}
+                Action::Wake { .. } | Action::Announce { .. } | Action::Withdraw { .. } => {}
             }
         }
     }
@@ -319,7 +319,9 @@ impl World {
                 | worker::Action::Recut { .. }
                 | worker::Action::Narrow { .. }
                 | worker::Action::Drifted { .. }
-                | worker::Action::Steadied { .. } => {}
+                | worker::Action::Steadied { .. }
+                | worker::Action::Claim { .. }
+                | worker::Action::Decline { .. } => {}
             }
         }
     }

@@ -144,7 +144,9 @@ impl World {
                 | Action::Recut { .. }
                 | Action::Narrow { .. }
                 | Action::Drifted { .. }
-                | Action::Steadied { .. } => {}
+                | Action::Steadied { .. }
+                | Action::Claim { .. }
+                | Action::Decline { .. } => {}
             }
         }
     }

@@ -27,9 +27,12 @@ fn actions(router: &mut Router) -> Vec<Action> {
 fn sent(actions: &[Action]) -> Vec<(u64, u32)> {
     let sent = |action: &Action| match action {
         Action::Send { key, node, .. } => Some((key.0, node.0)),
-        Action::Refuse { .. } | Action::MayReturn { .. } | Action::Cancel { .. } | Action::Wake { .. } => {
-            None
-        }
+        Action::Refuse { .. }
+        | Action::MayReturn { .. }
+        | Action::Cancel { .. }
+        | Action::Wake { .. }
+        | Action::Announce { .. }
+        | Action::Withdraw { .. } => None,
     };
     actions.iter().filter_map(sent).collect()
 }

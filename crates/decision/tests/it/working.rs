@@ -25,6 +25,18 @@ enum Step {
         best_effort: bool,
         bytes: u64,
     },
+    /// To be had by whoever claims it first.
+    Announce {
+        admits: u8,
+        latency: u64,
+        cost: Option<u64>,
+        best_effort: bool,
+        part_ppm: u32,
+    },
+    /// The n-th of those that it asked for comes, or is had by another.
+    Answer(usize, bool),
+    /// The n-th of those that were announced is had by another.
+    Withdraw(usize),
     Cancel(usize),
     Demand {
         admits: u8,
@@ -62,8 +74,20 @@ fn step() -> impl Strategy<Value = Step> {
         bytes,
     });
     let at = any::<usize>;
+    let cost = proptest::option::weighted(0.2, 0_u64..300_000);
+    let announce = (1_u8..16, 1_u64..400_000, cost, prop::bool::weighted(0.2), 1_u32..1_000_000);
+    let announce = announce.prop_map(|(admits, latency, cost, best_effort, part_ppm)| Step::Announce {
+        admits,
+        latency,
+        cost,
+        best_effort,
+        part_ppm,
+    });
     prop_oneof![
         20 => arrive,
+        10 => announce,
+        10 => (at(), prop::bool::weighted(0.7)).prop_map(|(n, comes)| Step::Answer(n, comes)),
+        2 => at().prop_map(Step::Withdraw),
         2 => at().prop_map(Step::Cancel),
         2 => (1_u8..16, 0_u32..20, 0_u64..100_000)
             .prop_map(|(admits, waiting, first)| Step::Demand { admits, waiting, first }),
@@ -191,6 +215,9 @@ struct Shell {
     /// Width and number of lanes, where they were cut anew.
     cuts: BTreeMap<DeviceIx, (u16, u16)>,
     queries: BTreeMap<QueryKey, Query>,
+    /// What was only announced; which of it was asked for.
+    heard: BTreeMap<QueryKey, Query>,
+    asked: BTreeSet<QueryKey>,
     batches: BTreeMap<BatchId, Batch>,
     /// Handed to each process of a lane, in order.
     lanes: BTreeMap<Place, Vec<BatchId>>,
@@ -205,6 +232,7 @@ struct Shell {
     /// Who was there: nobody is twice.
     suspected: BTreeSet<QueryKey>,
     next: u64,
+    announced: u64,
     left: u64,
     /// Loads may turn out larger than profiled, which no machine can foresee.
     surprised: bool,
@@ -250,6 +278,13 @@ impl Shell {
                         revoked: false,
                     };
                     self.batches.insert(batch, batch_);
+                }
+                Action::Claim { queries, lanes } => {
+                    prop_assert!(!queries.is_empty() && lanes >= 1);
+                    for key in queries {
+                        prop_assert!(self.heard.contains_key(&key), "{key} is not to be had");
+                        prop_assert!(self.asked.insert(key), "{key} is asked for twice");
+                    }
                 }
                 Action::Start { batch } => {
                     let b = self.batches.get_mut(&batch).expect("a batch that is bound");
@@ -322,6 +357,10 @@ impl Shell {
                     prop_assert!(self.ending.insert(device), "it is ending already");
                 }
                 Action::Discharge { key } | Action::Refuse { key, .. } => self.leave(key)?,
+                Action::Decline { key, .. } => {
+                    prop_assert!(self.heard.remove(&key).is_some(), "{key} was not announced");
+                    self.asked.remove(&key);
+                }
                 Action::HandBack { key, why } => {
                     let behind = self.queries.get(&key).is_some_and(|q| q.returnable)
                         && !self.suspected.contains(&key);
@@ -363,6 +402,7 @@ impl Shell {
             }
         }
         prop_assert_eq!(self.worker.machine.open(), self.queries.len());
+        prop_assert!(self.worker.machine.announced_here() + self.asked.len() <= self.heard.len());
         Ok(())
     }
 
@@ -449,6 +489,20 @@ impl Shell {
             self.leave(*key)?; // the shell answers it: its input is bad
         }
         self.feed(Event::Prepared { batch, dropped })
+    }
+
+    /// One that was asked for comes and is this node's from now on, or is another's.
+    fn answered(&mut self, at: usize, comes: bool) -> Checked {
+        let key = self.asked.iter().nth(at % self.asked.len().max(1)).copied();
+        let Some(key) = key else { return Ok(()) };
+        self.asked.remove(&key);
+        let query = self.heard.remove(&key).expect("what is asked for was announced");
+        if comes {
+            self.queries.insert(key, query);
+            self.next += 1;
+            return self.feed(Event::Arrive(query));
+        }
+        self.feed(Event::Cancel { key })
     }
 
     fn done(&mut self, at: usize, bad: bool) -> Checked {
@@ -567,6 +621,27 @@ impl Shell {
                 self.queries.insert(q.key, q);
                 self.feed(Event::Arrive(q))
             }
+            Step::Announce { admits, latency, cost, best_effort, part_ppm } => {
+                // Numbers of their own, since not all of them are answered here.
+                self.announced += 1;
+                let q = query(1_000_000 + self.announced, self.now, set(admits), Micros(latency));
+                let q = Query {
+                    max_cost: cost.map(CostPer1k),
+                    best_effort,
+                    expires: if best_effort { q.deadline + Micros(100_000) } else { q.deadline },
+                    ..q
+                };
+                self.heard.insert(q.key, q);
+                self.feed(Event::Announce { query: q, part_ppm, quickest: Micros(latency % 3_000) })
+            }
+            Step::Answer(at, comes) => self.answered(at, comes),
+            Step::Withdraw(at) => {
+                let key = self.heard.keys().nth(at % self.heard.len().max(1)).copied();
+                let Some(key) = key else { return Ok(()) };
+                self.heard.remove(&key);
+                self.asked.remove(&key);
+                self.feed(Event::Cancel { key })
+            }
             Step::Cancel(at) => {
                 let key = self.queries.keys().nth(at % self.queries.len().max(1)).copied();
                 let Some(key) = key else { return Ok(()) };
@@ -619,10 +694,11 @@ impl Shell {
             let busy = !self.batches.is_empty()
                 || !self.held_there.is_empty()
                 || self.memory.values().any(|(held, _)| *held != Held::Loaded);
-            if !busy && self.queries.is_empty() {
+            if !busy && self.queries.is_empty() && self.heard.is_empty() {
                 return Ok(());
             }
             self.now = self.now + Micros(1);
+            self.answered(0, false)?;
             self.prepared(0, false)?;
             self.done(0, false)?;
             self.loaded(0, false, 0)?;
@@ -661,6 +737,8 @@ proptest! {
             lanes_at_first: lanes,
             cuts: BTreeMap::new(),
             queries: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            asked: BTreeSet::new(),
             batches: BTreeMap::new(),
             lanes: BTreeMap::new(),
             suspects: BTreeSet::new(),
@@ -670,6 +748,7 @@ proptest! {
             ending: BTreeSet::new(),
             suspected: BTreeSet::new(),
             next: 0,
+            announced: 0,
             left: 0,
             surprised: false,
             draining: false,

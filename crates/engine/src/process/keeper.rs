@@ -31,6 +31,9 @@ use super::lock;
 /// Requests that wait for a runner to be done with another.
 const JOBS: usize = 32;
 
+/// Where nothing was run for so long nobody is taken to be disturbed by the first run of what loads.
+const LATELY: Duration = Duration::from_millis(250);
+
 /// So many of the batches that a runner died with are named in the log.
 const TOLD: usize = 16;
 
@@ -354,14 +357,14 @@ impl Keeper {
         }
     }
 
-    /// A load gives way to what is served, if anything is and the runner can.
+    /// A load gives way to what is served, if anything is and the runner can: altogether, with its first run in it, where something is being run,
+    /// and where nothing is it need not be waited for so long.
     fn way(&self, process: &Process, gently: bool) -> Gently {
         let can = process.gives_way() && !self.inner.left_behind.load(Ordering::Relaxed);
-        match (gently && can && self.inner.something_is_served(), self.resident.is_empty()) {
-            (false, _) => Gently::Not,
-            (true, false) => Gently::Nice,
-            (true, true) => Gently::Idle,
+        if !(gently && can && self.inner.something_is_served()) {
+            return Gently::Not;
         }
+        if self.resident.is_empty() && self.inner.something_ran(LATELY) { Gently::Idle } else { Gently::Nice }
     }
 
     fn load(
@@ -441,7 +444,7 @@ impl Keeper {
             threads = left.join(", "),
             "threads that a load started go on giving way; loads of this engine do not give way any more"
         );
-        if gently == Gently::Nice {
+        if !self.resident.is_empty() {
             return Ok(());
         }
         self.runner.kill("threads that run its batches would give way to everything else");

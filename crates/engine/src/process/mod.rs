@@ -10,6 +10,7 @@ mod behind;
 mod bound;
 mod keeper;
 mod lane;
+mod served;
 mod spare;
 mod spawn;
 mod watch;
@@ -24,7 +25,7 @@ pub use access::{ServerFiles, USUAL_AUTHORITIES};
 use async_trait::async_trait;
 use keeper::{Handle, Job};
 use lane::Lane;
-use modelless_types::{Bytes, Engine as Kind, Micros, ModelId, VariantId};
+use modelless_types::{Bytes, Engine as Kind, Micros, ModelId, VariantId, VariantSettings};
 use serde::{Deserialize, Serialize};
 pub use spare::SpareInfo;
 use spare::{Loading, Spare, again};
@@ -71,7 +72,8 @@ pub struct ProcessConfig {
     /// Servers that its runners may reach besides this machine itself, by their `HOST:PORT`, and files about them, which are
     /// read with every load.
     pub servers: BTreeMap<String, ServerFiles>,
-    /// Keeps a runner started ahead, so that a model's load does not wait for that.
+    /// Keeps a runner started ahead, so that a model's load does not wait for that: of ONNX Runtime since it was found to be there, of
+    /// another engine since something was loaded on it.
     pub spare: bool,
     /// How much its runners stand back behind everything else, as `nice` counts.
     pub nice: u8,
@@ -129,6 +131,17 @@ impl ProcessConfig {
                 Ok(Self { library, environment: environment.into(), ..config })
             }
         }
+    }
+
+    /// What a variant asks for that nobody here would keep to: to take it as said would promise what does not hold.
+    fn not_heeded(&self, settings: &VariantSettings) -> Option<String> {
+        let why = match self.engine {
+            Kind::Onnx => return None,
+            Kind::Openvino => "OpenVINO runs on the CPU here",
+            Kind::Torch => "libtorch's binding has no call to bound what a model takes of a GPU",
+            Kind::Remote => "what a server's models take of its GPUs is set there",
+        };
+        settings.gpu_memory.map(|_| format!("`gpu_memory` is ONNX Runtime's alone, and {why}: leave it out"))
     }
 
     /// Whoever may register a model names its server, so only those may be reached that the node's owner names as well.
@@ -195,6 +208,9 @@ struct Inner {
     confinement: Mutex<Option<Confinement>>,
     /// A load that gave way left threads that go on doing so: no further one does.
     left_behind: AtomicBool,
+    /// When something was run here last, in microseconds since `began`; 0 for never.
+    ran: AtomicU64,
+    began: Instant,
     /// The other engines of this node.
     beside: OnceLock<Vec<Weak<Inner>>>,
 }
@@ -241,6 +257,8 @@ impl ProcessEngine {
             loading: AtomicUsize::new(0),
             confinement: Mutex::default(),
             left_behind: AtomicBool::new(false),
+            ran: AtomicU64::new(0),
+            began: clock::now(),
             beside: OnceLock::new(),
         });
         inner.watch.start().map_err(EngineError::system("start the engine's watch"))?;
@@ -332,8 +350,12 @@ impl Engine for ProcessEngine {
         match probe.await {
             Ok(Ok((version, confinement))) => {
                 *lock(&self.inner.confinement) = Some(confinement);
-                self.inner.write().spare.want();
-                self.inner.watch.wake();
+                // Most models are its. On another engine nothing may ever be loaded, and its spare would take memory all the same:
+                // the first load wants one for the next.
+                if self.inner.config.engine == Kind::Onnx {
+                    self.inner.write().spare.want();
+                    self.inner.watch.wake();
+                }
                 Availability::Ready { version, library }
             }
             Ok(Err(EngineError::Unavailable(reason))) => Availability::Unavailable { reason },
@@ -359,6 +381,9 @@ impl Engine for ProcessEngine {
         }
         if threads == 0 {
             return Err(EngineError::range("the number of threads", threads, "at least 1"));
+        }
+        if let Some(why) = limits.not_heeded(&spec.settings) {
+            return Err(EngineError::Refused { variant: spec.variant, why });
         }
         if limits.engine == Kind::Remote
             && let Some(server) = runner::remote_authority(&spec.artefact)
@@ -404,6 +429,7 @@ impl Engine for ProcessEngine {
     }
 
     fn submit(&self, mut slot: BatchSlot, limit: Duration, done: Done) {
+        self.inner.runs_now();
         let refused = {
             let state = self.inner.read();
             match state.variants.get(&slot.variant).filter(|seat| seat.load == slot.load) {
@@ -510,14 +536,6 @@ impl Inner {
 
     fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Here, or by an engine that shares the machine.
-    fn something_is_served(&self) -> bool {
-        // One lock at a time.
-        let serves = |inner: &Self| !inner.read().variants.is_empty();
-        serves(self)
-            || self.beside.get().into_iter().flatten().filter_map(Weak::upgrade).any(|other| serves(&other))
     }
 
     fn number(&self) -> u64 {

@@ -1,8 +1,8 @@
 //! ONNX Runtime: opening models and running batches straight from shared memory.
 //!
 //! Lanes share a variant's session where it has no threads of its own, so its weights are in memory once. A session with
-//! threads is one lane's: they would all be for each of its runs; likewise on a GPU. Inputs are tensors over the slot
-//! itself, but for strings; outputs, being small, are copied into it.
+//! threads is one lane's: they would all be for each of its runs. On a GPU lanes take turns over two, each with a stream.
+//! Inputs are tensors over the slot itself, but for strings; outputs, being small, are copied into it.
 
 mod gpu;
 mod session;
@@ -68,7 +68,7 @@ impl Backend for Onnx {
     }
 }
 
-/// One for all lanes, or one for each.
+/// One for all lanes, one for each, or on a GPU two for all.
 fn sessions(
     environment: &Environment,
     library: &Path,

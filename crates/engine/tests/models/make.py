@@ -115,6 +115,39 @@ model(
     [numpy_helper.from_array(np.array(-1, dtype=np.int32), "by")],
 )
 
+# A mebibyte more in each of as many rounds as it is told, all of them kept until the end.
+side = [512, 512]
+value = helper.make_tensor_value_info
+more = helper.make_graph(
+    [
+        node("Add", ["m_in", "one"], ["m_out"]),
+        node("Mul", ["m_out", "one"], ["kept"]),
+        node("Identity", ["go_in"], ["go_out"]),
+    ],
+    "more",
+    [value("i", I64, []), value("go_in", BOOL, []), value("m_in", F32, side)],
+    [value("go_out", BOOL, []), value("m_out", F32, side), value("kept", F32, side)],
+)
+model(
+    "grows",
+    [
+        node("ConstantOfShape", ["sides"], ["zeros"], value=helper.make_tensor("v", F32, [1], [0.0])),
+        node("ReduceMax", ["mib"], ["most"], keepdims=0),
+        node("Loop", ["most", "true", "zeros"], ["m", "all"], body=more),
+        node("Size", ["all"], ["size"]),
+        node("Mul", ["size", "nothing"], ["nil"]),
+        node("Add", ["mib", "nil"], ["y"]),
+    ],
+    [("mib", I64, ["batch"])],
+    [("y", I64, ["batch"])],
+    [
+        numpy_helper.from_array(np.array(side), "sides"),
+        numpy_helper.from_array(np.float32(1), "one"),
+        numpy_helper.from_array(np.array(True), "true"),
+        numpy_helper.from_array(np.int64(0), "nothing"),
+    ],
+)
+
 # Takes exactly four items.
 model(
     "fixed",
@@ -183,6 +216,25 @@ model(
     [("done", I64, ["batch"])],
     [
         numpy_helper.from_array(np.array([64, 64], dtype=np.int64), "sides"),
+        numpy_helper.from_array(np.array(True), "true"),
+    ],
+)
+
+# The same with as many rounds at every input: a run takes some ten milliseconds, and gives back what it got.
+model(
+    "toils",
+    [
+        node("ConstantOfShape", ["sides"], ["eye"], value=helper.make_tensor("v", F32, [1], [1 / 64])),
+        node("ConstantOfShape", ["sides"], ["ones"], value=helper.make_tensor("v", F32, [1], [1.0])),
+        node("Loop", ["rounds", "true", "ones"], ["m"], body=body),
+        node("ReduceMax", ["m"], ["one"], keepdims=0),
+        node("Mul", ["x", "one"], ["y"]),
+    ],
+    [("x", F32, ["batch", 1])],
+    [("y", F32, ["batch", 1])],
+    [
+        numpy_helper.from_array(np.array([64, 64], dtype=np.int64), "sides"),
+        numpy_helper.from_array(np.array(2_000, dtype=np.int64), "rounds"),
         numpy_helper.from_array(np.array(True), "true"),
     ],
 )

@@ -76,6 +76,21 @@ class Greedy(torch.nn.Module):
         return mib + torch.zeros([most * (1 << 17) + 1], dtype=torch.int64).min()
 
 
+class Divides(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.div(x, torch.full_like(x, -1), rounding_mode="trunc")
+
+
+class Grows(torch.nn.Module):
+    def forward(self, mib: Tensor) -> Tensor:
+        m = torch.zeros([512, 512])
+        kept = [m]
+        for _ in range(int(mib.max().item())):
+            m = m + 1.0
+            kept.append(m)
+        return mib + 0 * len(kept)
+
+
 save("echo", Echo())
 save("open", Echo())
 save("types", Types())
@@ -86,3 +101,5 @@ save("mixes", Mixes())
 save("ragged", Ragged())
 save("slow", Slow())
 save("greedy", Greedy())
+save("divides", Divides())
+save("grows", Grows())

@@ -1,5 +1,6 @@
 //! Loading: quickly, by a spare that is started ahead, and without getting in the way of what is served.
 
+use super::conformance::spec_of;
 use super::*;
 use modelless_engine::Io;
 use modelless_engine::SpareInfo;
@@ -52,6 +53,42 @@ async fn a_load_takes_the_spare_and_another_one_is_started() {
     let third = spare(&engine).await.pid.unwrap();
     engine.shutdown().await;
     assert!(!lives(third) && engine.spare().is_none());
+}
+
+/// What nobody loaded anything on takes no memory; its first load has the next one find a spare.
+async fn the_first_load_has_a_spare_started(kind: Kind) {
+    let engine = engine_of(kind, |_| {});
+    let availability = engine.check().await;
+    assert!(matches!(availability, modelless_engine::Availability::Ready { .. }), "{availability:?}");
+    // What the first look would have begun the second one finds.
+    engine.check().await;
+    let begun = modelless_testkit::process::children(std::process::id()).unwrap();
+    assert_eq!((begun, engine.spare()), (Vec::new(), None), "nothing was loaded on it");
+    engine.load(spec_of(kind, 1, "echo")).await.unwrap();
+    assert!(!engine.runners()[0].from_spare, "there was none yet");
+    let first = spare(&engine).await;
+    engine.load(spec_of(kind, 2, "echo")).await.unwrap();
+    let runners = engine.runners();
+    let second = runners.iter().find(|runner| runner.model == ModelId(2)).unwrap();
+    assert_eq!((second.pid, second.from_spare), (first.pid, true));
+    let rows = bytes_f32([1.0; 4]);
+    for n in 1..=2 {
+        assert_eq!(run(&engine, n, 1, &[&rows]).await.unwrap().output(0), rows);
+    }
+    let third = spare(&engine).await.pid.unwrap();
+    engine.shutdown().await;
+    assert!(!lives(third) && engine.spare().is_none());
+}
+
+#[tokio::test]
+async fn openvino_keeps_a_spare_once_something_was_loaded_on_it() {
+    the_first_load_has_a_spare_started(Kind::Openvino).await;
+}
+
+#[cfg(feature = "conformance-torch")]
+#[tokio::test]
+async fn libtorch_keeps_a_spare_once_something_was_loaded_on_it() {
+    the_first_load_has_a_spare_started(Kind::Torch).await;
 }
 
 #[tokio::test]
@@ -155,6 +192,8 @@ async fn a_load_beside_a_model_that_is_served_gives_way_for_so_long_and_no_longe
         config.load_limit = Micros::from_millis(1_400);
     });
     load(&engine, 1, "echo.onnx").await;
+    let rows = bytes_f32([1.0; 4]);
+    run(&engine, 1, 1, &[&rows]).await.unwrap();
     let start = Instant::now();
     let loading = engine.load(spec(2, "echo.onnx"));
     tokio::pin!(loading);
@@ -165,6 +204,8 @@ async fn a_load_beside_a_model_that_is_served_gives_way_for_so_long_and_no_longe
             result = &mut loading => break result,
             () = a_moment() => {}
         }
+        // What is not used is not waited for so long.
+        assert_eq!(run(&engine, 1, 1, &[&rows]).await.unwrap().output(0), rows);
         let loader = engine.runners().into_iter().find(|runner| runner.model == ModelId(2));
         if let Some(pid) = loader.and_then(|runner| runner.pid) {
             *seen.entry(pid).or_insert(false) |= !threads(pid).0.is_empty();
@@ -174,8 +215,33 @@ async fn a_load_beside_a_model_that_is_served_gives_way_for_so_long_and_no_longe
     assert!(start.elapsed() >= patience + limit, "{:?}", start.elapsed());
     assert_eq!(seen.len(), 2, "a second runner after the first: {seen:?}");
     assert_eq!(seen.values().filter(|gave_way| **gave_way).count(), 1, "{seen:?}");
-    let rows = bytes_f32([1.0; 4]);
     assert_eq!(run(&engine, 1, 1, &[&rows]).await.unwrap().output(0), rows);
+}
+
+#[tokio::test]
+async fn a_load_beside_a_model_that_nobody_uses_gives_way_a_little_and_is_waited_for() {
+    let limit = Micros::from_millis(900);
+    let (engine, _folder) = hangs_after_the_first(|config| {
+        config.load_patience = Micros::from_millis(300);
+        config.load_limit = limit;
+    });
+    load(&engine, 1, "echo.onnx").await;
+    let loading = engine.load(spec(2, "echo.onnx"));
+    tokio::pin!(loading);
+    let mut gave_way = std::collections::BTreeMap::new();
+    let result = loop {
+        tokio::select! {
+            result = &mut loading => break result,
+            () = a_moment() => {}
+        }
+        let loader = engine.runners().into_iter().find(|runner| runner.model == ModelId(2));
+        if let Some(pid) = loader.and_then(|runner| runner.pid) {
+            *gave_way.entry(pid).or_insert(false) |= !threads(pid).0.is_empty();
+        }
+    };
+    let limit = Duration::from_micros(limit.0);
+    assert_eq!(result.unwrap_err(), EngineError::Stuck { model: ModelId(2), limit });
+    assert_eq!(gave_way.into_values().collect::<Vec<_>>(), [true], "one, which was not begun again");
 }
 
 #[tokio::test]

@@ -147,7 +147,8 @@ pub(crate) fn tensors_of(name: &str) -> Option<Io> {
         "ragged" | "mixes" => io(&[("x", DType::Fp32, if name == "mixes" { &[3] } else { &[] })], &[]),
         "open" => io(&[("x", DType::Fp32, &[5])], &[]),
         "slow" => io(&[("rounds", DType::Int64, &[])], &[]),
-        "greedy" => io(&[("mib", DType::Int64, &[])], &[]),
+        "greedy" | "grows" => io(&[("mib", DType::Int64, &[])], &[]),
+        "divides" => io(&[("x", DType::Int32, &[])], &[]),
         _ if name.starts_with("fashion/") => io(&[("input", DType::Fp32, &[1, 28, 28])], &[]),
         _ => None,
     }
@@ -175,6 +176,7 @@ macro_rules! conforms {
                 loading: says_which_library_there_is_or_why_none,
                 loading: what_cannot_be_served_item_by_item_is_refused_with_the_reason,
                 loading: an_open_axis_is_filled_from_what_is_expected,
+                loading: a_bound_on_a_gpus_memory_is_kept_to_or_refused,
                 loading: strings_that_an_engine_does_not_take_are_refused_when_the_model_is_loaded,
                 loading: a_fixed_batch_is_found_and_smaller_ones_are_padded,
                 batches: every_element_type_passes_through_unharmed,
@@ -217,7 +219,10 @@ macro_rules! computes_here {
     ($module:ident, $kind:expr) => {
         mod $module {
             use super::*;
-            conforms!(@ Under::from($kind), faults: a_model_that_takes_memory_without_end_is_stopped_at_the_limit,);
+            conforms!(@ Under::from($kind),
+                faults: a_model_that_takes_memory_without_end_is_stopped_at_the_limit,
+                faults: a_model_that_takes_more_and_more_memory_is_stopped_at_the_limit,
+            );
         }
     };
 }

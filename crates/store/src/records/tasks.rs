@@ -3,7 +3,7 @@
 use super::NewSpace;
 use modelless_types::{
     AccuracyRule, Ahead, Batching, CacheFor, DeclaredRule, Goals, KeepFor, Labels, LiveRule, SpaceId, Task,
-    TaskId, TaskKind, TenantId, TensorSpec,
+    TaskBatching, TaskId, TaskKind, TenantId, TensorSpec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -77,19 +77,27 @@ impl NewTask {
     }
 }
 
-/// What is to be otherwise in a task; what is `None` stays. The rest of a task is what its models were checked against.
+/// What is to be otherwise in a task; what is `None` stays, and is not told to a server. The rest of a task is what its models were checked against.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TaskChange {
     /// Whether feedback counts for floors.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub live_accuracy: Option<LiveRule>,
     /// Whether accuracies that nobody measured do.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub declared_accuracy: Option<DeclaredRule>,
     /// For how long its answers may be given again.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheFor>,
     /// For how long its variants stay in memory after its last query.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub keep: Option<KeepFor>,
     /// Whether what earlier days tell of it counts before it is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ahead: Option<Ahead>,
+    /// How its queries share batches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batching: Option<TaskBatching>,
 }
 
 impl TaskChange {
@@ -100,7 +108,8 @@ impl TaskChange {
         let cache = self.cache.unwrap_or(task.cache);
         let keep = self.keep.unwrap_or(task.keep);
         let ahead = self.ahead.unwrap_or(task.ahead);
-        let changed = Task { live_accuracy, declared_accuracy, cache, keep, ahead, ..task.clone() };
+        let batching = self.batching.map_or(task.batching, TaskBatching::own);
+        let changed = Task { live_accuracy, declared_accuracy, cache, keep, ahead, batching, ..task.clone() };
         (changed != *task).then_some(changed)
     }
 }

@@ -186,10 +186,12 @@ pub(crate) async fn change_task(db: &Db, id: TaskId, change: TaskChange) -> Resu
     tx.next("catalog").await?;
     let known = find_task(db, &mut tx, id).await?;
     let Some(changed) = change.of(&known) else { return Ok(known) };
-    let sql = "UPDATE tasks SET live_accuracy = $2, declared_accuracy = $3, cache = $4, keep = $5, ahead = $6 WHERE id = $1";
+    let sql = "UPDATE tasks SET live_accuracy = $2, declared_accuracy = $3, cache = $4, keep = $5, ahead = $6, batching = $7 \
+               WHERE id = $1";
     let (live, declared) = (changed.live_accuracy.name(), changed.declared_accuracy.name());
     let (cache, keep) = (changed.cache.to_string(), changed.keep.to_string());
-    tx.exec(sql, args![id.0, live, declared, cache, keep, changed.ahead.name()]).await?;
+    let batching = changed.batching.map(|batching| batching.to_string());
+    tx.exec(sql, args![id.0, live, declared, cache, keep, changed.ahead.name(), batching]).await?;
     tx.commit().await?;
     Ok(changed)
 }

@@ -6,15 +6,15 @@ use crate::codec::{self, Frame, Hello, Role};
 use crate::frame::{Encoded, HEADER, Header, Kind};
 use crate::out::Out;
 use crate::{
-    Body, Demand, EngineStatus, FromNode, Gpu, Hardware, Input, InputFault, LoadTimes, NodeLoad, NodeStatus,
-    Piece, PriceOrigin, ReplicaStatus, ToNode,
+    Announcement, Body, Demand, EngineStatus, FromNode, Gpu, Hardware, Input, InputFault, LoadTimes,
+    NodeLoad, NodeStatus, Piece, PriceOrigin, ReplicaStatus, ToNode,
 };
 use bytes::Bytes as Buffer;
 use modelless_decision::route::{Later, NodeInfo, NodeReport, Offer, Ready, Step};
 use modelless_decision::{Correction, Coverage, Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, CostPer1k, DeviceIx, Engine, Micros, Nearest, NodeId, PlanId, PricePerHour,
-    QueryKey, Refusal, ReplicaState, TaskId, Time, VariantId,
+    Accuracy, AppId, BatchPoint, Bytes, CostPer1k, DeviceIx, Engine, Micros, Nearest, NodeId, PlanId, Prefer,
+    PricePerHour, Priority, QueryKey, Refusal, ReplicaState, TaskId, TenantId, Time, VariantId,
 };
 use tokio::time::Instant;
 
@@ -24,6 +24,25 @@ fn say(body: Body) -> Encoded {
 
 fn tell(frame: &ToNode) -> Encoded {
     codec::to_node(frame).expect("small")
+}
+
+fn announcement() -> Announcement {
+    Announcement {
+        key: QueryKey(0x0102_0304),
+        tenant: TenantId(2),
+        app: AppId(3),
+        class: super::class(3),
+        deadline_in: Micros(5),
+        expires_in: Micros(6),
+        spent: Micros(7),
+        max_cost: Some(CostPer1k(8)),
+        prefer: Prefer::Cost,
+        priority: Priority::from_level(2).expect("a level"),
+        best_effort: true,
+        decoded: Bytes(9),
+        part_ppm: 250_000,
+        quickest: Micros(11),
+    }
 }
 
 fn with_a_replica() -> NodeStatus {
@@ -206,6 +225,7 @@ fn plain_samples() -> Vec<(&'static str, Encoded)> {
             "demand",
             tell(&ToNode::Demand(Demand { class: super::class(3), waiting: 2, first: None, among: 1 })),
         ),
+        ("announce", tell(&ToNode::Announce(Box::new(announcement())))),
         ("cancel", tell(&ToNode::Cancel { key })),
         ("pin", tell(&ToNode::Pin { plan: PlanId(9), pins: vec![(DeviceIx(1), VariantId(2))] })),
         (
@@ -224,6 +244,8 @@ fn plain_samples() -> Vec<(&'static str, Encoded)> {
         ),
         ("bad input", say(Body::BadInput { key, fault: InputFault::TooLarge, why: "w".into() })),
         ("handed back", say(Body::HandedBack { key, why: Refusal::TooLate { waited: Micros(9) } })),
+        ("declined", say(Body::Declined { key, why: Refusal::TooLate { waited: Micros(9) } })),
+        ("claim", say(Body::Claim { queries: vec![key, QueryKey(5)], lanes: 2 })),
         ("report", say(Body::Report)),
     ]
 }
@@ -303,12 +325,12 @@ fn every_refusal_that_can_be_said_is_among_the_samples() {
 fn a_cancel_is_a_header_and_a_key() {
     let frame = tell(&ToNode::Cancel { key: QueryKey(0x0102_0304) });
     let by_hand = [
-        [9, 18, 0, 0], // version, kind, stream
-        [8, 0, 0, 0],  // head
-        [0, 0, 0, 0],  // payload
-        [0, 0, 0, 0],  // waited
-        [4, 3, 2, 1],  // the key,
-        [0, 0, 0, 0],  // little-endian
+        [10, 18, 0, 0], // version, kind, stream
+        [8, 0, 0, 0],   // head
+        [0, 0, 0, 0],   // payload
+        [0, 0, 0, 0],   // waited
+        [4, 3, 2, 1],   // the key,
+        [0, 0, 0, 0],   // little-endian
     ];
     assert_eq!(frame.head, by_hand.concat());
 }
@@ -327,14 +349,14 @@ fn a_large_query_is_a_head_with_a_stream_and_parts_of_its_payload() {
     }
     let length = u32::try_from(head.len()).expect("small").to_le_bytes();
     let by_hand: [&[u8]; 9] = [
-        &[9, 16, 1, 0], // version, kind, the first stream
+        &[10, 16, 1, 0], // version, kind, the first stream
         &length,
         &[2, 0, 1, 0], // payload: 65,538
         &[0, 0, 0, 0], // waited
         &head,
-        &[9, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
+        &[10, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
         &vec![7; 64 << 10],
-        &[9, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
+        &[10, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
         &[7, 7],
     ];
     assert!(bytes == by_hand.concat());

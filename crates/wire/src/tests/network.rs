@@ -75,7 +75,8 @@ impl NodeLink for Echo {
             ToNode::Cancel { key } => {
                 lock(&self.open).remove(&key);
             }
-            ToNode::Demand(_)
+            ToNode::Announce(_)
+            | ToNode::Demand(_)
             | ToNode::MayReturn { .. }
             | ToNode::Pin { .. }
             | ToNode::Wake { .. }

@@ -48,6 +48,8 @@ async fn gateways_that_each_keep_their_bound_do_not_take_a_nodes_memory_together
         | Body::Answer { .. }
         | Body::BadInput { .. }
         | Body::HandedBack { .. }
+        | Body::Declined { .. }
+        | Body::Claim { .. }
         | Body::Report => None,
     };
     let find = |heard: &[(NodeId, FromNode)]| heard.iter().find_map(back);

@@ -463,6 +463,8 @@ async fn a_query_that_is_sent_again_before_it_is_taken_back_is_told_no_and_its_c
                 | Body::Refused { .. }
                 | Body::Answer { .. }
                 | Body::BadInput { .. }
+                | Body::Declined { .. }
+                | Body::Claim { .. }
                 | Body::Report => None,
             })
         };

@@ -113,7 +113,8 @@ async fn that_a_large_query_may_go_back_is_heard_though_it_is_said_while_its_par
             told.iter().position(|frame| match frame {
                 ToNode::Query(query) => !may && query.key.0 & 0xff == wanted,
                 ToNode::MayReturn { key } => may && key.0 & 0xff == wanted,
-                ToNode::Demand(_)
+                ToNode::Announce(_)
+                | ToNode::Demand(_)
                 | ToNode::Cancel { .. }
                 | ToNode::Pin { .. }
                 | ToNode::Wake { .. }

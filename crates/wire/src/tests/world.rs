@@ -3,13 +3,13 @@
 //!
 //! Always: every accepted query ends exactly once, soon after its time at the latest; no answer reaches another
 //! query; and when the network is well again and nothing is left to do, nobody holds anything and all credit is
-//! back. Faults are injected to see that each of these can fail.
+//! back. Faults are injected to see that each of these can fail. In every other world queries are announced, too, and nodes claim them.
 
 use super::{Log, answer, config, lock, query as frame, status};
 use crate::sim::{Host, Rng};
 use crate::{
-    Address, Body, Config, Demand, Dial, FromNode, GatewayLink, Input, Key, Listener, NodeLink, NodeStatus,
-    QueryFrame, ToNode, keep, serve_node,
+    Address, Announcement, Body, Config, Demand, Dial, FromNode, GatewayLink, Input, Key, Listener, NodeLink,
+    NodeStatus, QueryFrame, ToNode, keep, serve_node,
 };
 use bytes::Bytes as Buffer;
 use modelless_decision::query::Class;
@@ -93,6 +93,9 @@ struct Worker {
     id: NodeId,
     gateways: OnceLock<Arc<dyn GatewayLink>>,
     open: Mutex<BTreeMap<QueryKey, Asked>>,
+    /// What is announced to it, and how often it claimed something that it was then sent.
+    heard: Mutex<BTreeSet<QueryKey>>,
+    granted: Mutex<u64>,
     leaked: Mutex<u32>,
     made: Mutex<Made>,
     work: mpsc::Sender<QueryKey>,
@@ -106,12 +109,18 @@ impl NodeLink for Worker {
         match frame {
             ToNode::Query(query) => {
                 let QueryFrame { key, input: Input::Raw(input), returnable, .. } = *query else { return };
+                *lock(&self.granted) += u64::from(lock(&self.heard).remove(&key));
                 lock(&self.open).insert(key, Asked { input, returnable, told: false });
                 if key.0 & ((1 << 40) - 1) >= LAST {
                     lock(&self.last).insert(key);
                 }
                 self.work.try_send(key).expect("the node works");
             }
+            ToNode::Announce(told) => {
+                lock(&self.heard).insert(told.key);
+                self.work.try_send(told.key).expect("the node works");
+            }
+            ToNode::Cancel { key } if lock(&self.heard).remove(&key) => {}
             ToNode::Cancel { key } => match self.fault {
                 Fault::Deaf => {}
                 Fault::Nothing | Fault::Swaps | Fault::Leaks | Fault::Forgets | Fault::Disobeys => {
@@ -149,6 +158,10 @@ impl Worker {
         let mut before = Buffer::new();
         while let Some(key) = work.recv().await {
             let last = key.0 & ((1 << 40) - 1) >= LAST;
+            if lock(&self.heard).contains(&key) {
+                self.may_claim(key, !last, &mut rng).await;
+                continue;
+            }
             if last {
                 // Answered by `release`.
                 continue;
@@ -171,6 +184,22 @@ impl Worker {
                 }
                 _ => Body::Answer { key, answer: Box::new(answer(input)) },
             });
+        }
+    }
+
+    /// Most of what is announced is claimed, some is given up, and of some nothing is ever said.
+    async fn may_claim(&self, key: QueryKey, may_not: bool, rng: &mut Rng) {
+        let fate = if may_not { rng.below(12) } else { 11 };
+        sleep(Duration::from_micros(rng.below(6_000))).await;
+        if fate < 2 && lock(&self.heard).remove(&key) {
+            let why = if fate == 0 {
+                Refusal::TooLate { waited: Micros(1) }
+            } else {
+                Refusal::QueueFull { limit: 1 }
+            };
+            self.say(Body::Declined { key, why });
+        } else if fate > 2 && lock(&self.heard).contains(&key) {
+            self.say(Body::Claim { queries: vec![key], lanes: 1 });
         }
     }
 
@@ -258,12 +287,37 @@ impl Desk {
                 lock(&self.open).remove(&key.0);
                 self.ends(key, refusal.name());
             }
-            Action::Cancel { key, node } => self.to_node(node, ToNode::Cancel { key }),
+            Action::Cancel { key, node } | Action::Withdraw { key, node } => {
+                self.to_node(node, ToNode::Cancel { key });
+            }
             Action::MayReturn { key, node } => {
                 if let Some(entry) = lock(&self.open).get_mut(&key.0) {
                     (entry.returnable, entry.told) = (true, true);
                 }
                 self.to_node(node, ToNode::MayReturn { key });
+            }
+            Action::Announce { key, node, part_ppm, quickest } => {
+                let now = self.now();
+                // One that has ended meanwhile is taken back at once.
+                let Some(query) = lock(&self.open).get(&key.0).map(|entry| entry.query) else { return };
+                let left = |until: Time| Micros(until.0.saturating_sub(now.0));
+                let told = Announcement {
+                    key,
+                    tenant: query.tenant,
+                    app: query.app,
+                    class: query.class,
+                    deadline_in: left(query.deadline),
+                    expires_in: left(query.expires),
+                    spent: now - query.arrived,
+                    max_cost: None,
+                    prefer: query.prefer,
+                    priority: query.priority,
+                    best_effort: false,
+                    decoded: query.bytes,
+                    part_ppm,
+                    quickest,
+                };
+                self.to_node(node, ToNode::Announce(Box::new(told)));
             }
             Action::Wake { .. } => {}
         }
@@ -464,6 +518,8 @@ impl GatewayLink for Desk {
                 self.comes_back(key, node, &why);
                 self.feed(Event::HandedBack { key, node, report, why });
             }
+            Body::Declined { key, why } => self.feed(Event::Declined { key, node, report, why }),
+            Body::Claim { queries, lanes } => self.feed(Event::Claim { queries, node, lanes, report }),
             Body::Report => self.feed(Event::Report { node, report }),
         }
     }
@@ -485,7 +541,7 @@ fn with_key(key: &[u8]) -> Config {
 }
 
 impl World {
-    async fn new(rng: &mut Rng, fault: Fault) -> Self {
+    async fn new(rng: &mut Rng, fault: Fault, announce: u16) -> Self {
         let key = with_key(b"a key that nobody would guess");
         let violations = Arc::<Violations>::default();
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
@@ -500,6 +556,8 @@ impl World {
                 id,
                 gateways: OnceLock::new(),
                 open: Mutex::default(),
+                heard: Mutex::default(),
+                granted: Mutex::default(),
                 leaked: Mutex::default(),
                 made: Mutex::default(),
                 work,
@@ -516,6 +574,7 @@ impl World {
             workers.push(worker);
             statuses.push(status);
         }
+        let limits = Limits { announce, ..Limits::default() };
         let desks: Vec<_> = (0..GATEWAYS)
             .map(|number| {
                 let desk = Arc::new(Desk {
@@ -523,7 +582,7 @@ impl World {
                     origin: Instant::now(),
                     fault,
                     violations: Arc::clone(&violations),
-                    machine: Mutex::new((Router::new(Limits::default(), rng.below(u64::MAX)), Time(0))),
+                    machine: Mutex::new((Router::new(limits, rng.below(u64::MAX)), Time(0))),
                     open: Mutex::default(),
                     ended: Mutex::default(),
                     freed: Mutex::default(),
@@ -612,7 +671,7 @@ impl World {
             }
         }
         for worker in &self.workers {
-            let kept = lock(&worker.open).len();
+            let kept = lock(&worker.open).len() + lock(&worker.heard).len();
             self.violations.unless(kept == 0, || format!("{} keeps {kept} that nobody waits for", worker.id));
         }
     }
@@ -633,10 +692,19 @@ impl World {
     }
 }
 
-/// What was seen that must not be, and how many queries came back since their node was told that they may.
-async fn one_world(seed: u64, fault: Fault) -> (Vec<String>, u64) {
+/// What a world came to.
+struct Seen {
+    /// What was seen that must not be.
+    violations: Vec<String>,
+    /// How many queries came back since their node was told that they may.
+    freed: u64,
+    /// How many came to a node because it claimed them.
+    granted: u64,
+}
+
+async fn one_world(seed: u64, fault: Fault) -> Seen {
     let mut rng = Rng(seed);
-    let mut world = World::new(&mut rng, fault).await;
+    let mut world = World::new(&mut rng, fault, if seed % 2 == 1 { 16 } else { 0 }).await;
     let enough = CancellationToken::new();
     let mut clients = JoinSet::new();
     for desk in &world.desks {
@@ -667,10 +735,11 @@ async fn one_world(seed: u64, fault: Fault) -> (Vec<String>, u64) {
     world.tasks.abort_all();
     while world.tasks.join_next().await.is_some() {}
     let freed = world.desks.iter().map(|desk| *lock(&desk.freed)).sum();
-    (std::mem::take(&mut *lock(&world.violations.0)), freed)
+    let granted = world.workers.iter().map(|worker| *lock(&worker.granted)).sum();
+    Seen { violations: std::mem::take(&mut *lock(&world.violations.0)), freed, granted }
 }
 
-fn seen(seed: u64, fault: Fault) -> (Vec<String>, u64) {
+fn seen(seed: u64, fault: Fault) -> Seen {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -680,17 +749,18 @@ fn seen(seed: u64, fault: Fault) -> (Vec<String>, u64) {
 }
 
 fn worlds(seeds: std::ops::Range<u64>) {
-    let mut all_freed = 0;
+    let (mut all_freed, mut all_granted) = (0, 0);
     for seed in seeds {
-        let (seen, freed) = seen(seed, Fault::Nothing);
-        all_freed += freed;
+        let Seen { violations, freed, granted } = seen(seed, Fault::Nothing);
+        (all_freed, all_granted) = (all_freed + freed, all_granted + granted);
         assert!(
-            seen.is_empty(),
+            violations.is_empty(),
             "seed {seed}: {} violations:\n{}",
-            seen.len(),
-            seen[..seen.len().min(20)].join("\n")
+            violations.len(),
+            violations[..violations.len().min(20)].join("\n")
         );
     }
+    assert!(all_granted > 1_000, "only {all_granted} were claimed");
     assert!(all_freed > 0, "no seed came to a node that was told that it may give something back");
 }
 
@@ -719,7 +789,7 @@ fn faults_that_are_injected_are_noticed() {
         (Fault::Forgets, "ended twice"),
         (Fault::Disobeys, "came back and was not to"),
     ] {
-        let noticed = (0..3).flat_map(|seed| seen(seed, fault).0).any(|what| what.contains(told));
+        let noticed = (0..3).flat_map(|seed| seen(seed, fault).violations).any(|what| what.contains(told));
         assert!(noticed, "{fault:?} was not noticed");
     }
 }

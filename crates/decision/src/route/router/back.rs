@@ -181,7 +181,7 @@ impl Router {
         let kept: Vec<(QueryKey, Query, NodeIx)> = {
             let kept = self.open.iter().filter_map(|(key, open)| match open.at {
                 Where::Sent { node, returnable: false, .. } => Some((*key, open.query, node)),
-                Where::Sent { .. } | Where::Waiting { .. } => None,
+                Where::Sent { .. } | Where::Announced { .. } | Where::Waiting { .. } => None,
             });
             kept.filter(|(key, ..)| !self.returned.contains_key(key)).collect()
         };

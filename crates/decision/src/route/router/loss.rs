@@ -17,6 +17,7 @@ const DOUBT: u64 = 5;
 impl Router {
     pub(super) fn node_down(&mut self, now: Time, node: NodeIx) {
         self.load.down(node);
+        self.hears_no_more(now, node);
         for key in self.open_at(node) {
             if let Some(open) = self.take(key) {
                 self.not_run(now, &open);

@@ -35,6 +35,20 @@ pub enum Did {
         /// What was chosen, where it went with others of its class whose batch had not begun.
         joined: Option<Choice>,
     },
+    /// It was announced: whichever node claims it first has it.
+    Announced {
+        /// To so many nodes.
+        nodes: u32,
+        /// Refused then at the latest, if none has claimed it.
+        until: Time,
+    },
+    /// It went to a node that claimed it.
+    Claimed {
+        /// Which.
+        node: NodeId,
+        /// 99th percentile of what was expected, from then to the answer.
+        expected: Micros,
+    },
     /// It waits at the gateway.
     Waits {
         /// Looked at again then at the latest.
@@ -194,8 +208,8 @@ impl Router {
             Some(SeenNode { node, load, wait, later })
         };
         let sent_to = match did {
-            Did::Sent { node, .. } => self.snapshot.node_ix(node),
-            Did::Waits { .. } | Did::Refused(_) => None,
+            Did::Sent { node, .. } | Did::Claimed { node, .. } => self.snapshot.node_ix(node),
+            Did::Announced { .. } | Did::Waits { .. } | Did::Refused(_) => None,
         };
         let all = self.load.nodes.len();
         let every = (0..u32::try_from(all).unwrap_or(u32::MAX)).map(NodeIx);

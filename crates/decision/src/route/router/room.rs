@@ -113,6 +113,7 @@ impl Router {
     }
 
     fn give_up_place(&mut self, now: Time, key: QueryKey) {
+        self.withdraw(key, None);
         if let Some(open) = self.take(key) {
             self.falls_short(now, open.query.class.task);
         }
@@ -174,13 +175,25 @@ impl Router {
         let keys: Vec<QueryKey> = self.open.keys().copied().collect();
         for key in keys {
             let Some(Open { query, at }) = self.open.get(&key).cloned() else { continue };
-            let Where::Waiting { class, until, level: before, .. } = at else { continue };
+            let (Where::Waiting { level: before, .. } | Where::Announced { level: before, .. }) = at else {
+                continue;
+            };
             let party = self.sharing.party(now, &query);
             let level = self.level(now, &query, party);
             self.ranks.remove(&(before, query.deadline, key));
             self.ranks.insert((level, query.deadline, key));
-            let place = self.stands_in_line(class, &query, party);
-            self.open.insert(key, Open { query, at: Where::Waiting { class, until, place, level } });
+            let at = match at {
+                Where::Waiting { class, until, .. } => {
+                    let place = self.stands_in_line(class, &query, party);
+                    Where::Waiting { class, until, place, level }
+                }
+                Where::Announced { until, .. } => {
+                    self.sharing.waits(&query, party);
+                    Where::Announced { until, party, level }
+                }
+                Where::Sent { .. } => at,
+            };
+            self.open.insert(key, Open { query, at });
         }
         self.serve_waiting(now, Freed::Anywhere);
     }

@@ -26,13 +26,13 @@ impl Router {
         self.gathering.clear();
         self.sharing.nobody_waits();
         let keys: Vec<QueryKey> = self.open.keys().copied().collect();
-        let mut lost = Vec::new();
+        let (mut lost, mut unheard) = (Vec::new(), Vec::new());
         for key in keys {
             let Some(open) = self.open.get(&key).cloned() else { continue };
             match open.at {
-                Where::Sent { node, guard, returnable, charged } => {
+                Where::Sent { node, guard, returnable, charged, credit } => {
                     if let Some(node) = moved(node, &self.snapshot) {
-                        let at = Where::Sent { node, guard, returnable, charged };
+                        let at = Where::Sent { node, guard, returnable, charged, credit };
                         self.open.insert(key, Open { query: open.query, at });
                     } else {
                         self.timers.remove(&(guard, key));
@@ -44,6 +44,9 @@ impl Router {
                 Where::Waiting { until, place, level, .. } => {
                     self.requeue(key, open.query, (until, place.party, level));
                 }
+                Where::Announced { until, party, level } => {
+                    unheard.extend(self.announced_anew(key, open.query, (until, party, level)));
+                }
             }
         }
         let snapshot = &self.snapshot;
@@ -52,26 +55,37 @@ impl Router {
         for query in lost {
             self.again(now, query);
         }
+        for query in unheard {
+            self.place(now, query);
+        }
     }
 
     /// Puts a waiting query under its class's new number, without variants that are gone.
     fn requeue(&mut self, key: QueryKey, mut query: Query, (until, party, level): (Time, Option<AppId>, u8)) {
-        let alive: VariantSet = self
-            .snapshot
-            .task(query.class.task)
-            .map(|task| task.variants.iter().map(|v| v.ordinal).collect())
-            .unwrap_or_default();
-        query.class.admits = query.class.admits.intersection(&alive);
+        query.class.admits = self.still_there(&query);
         if query.class.admits.is_empty() {
-            self.ranks.remove(&(level, query.deadline, key));
-            self.timers.remove(&(until, key));
-            self.waiting -= 1;
-            self.waiting_bytes = Bytes(self.waiting_bytes.0 - query.bytes.0);
-            let why = "every variant that could answer was removed while the query waited".into();
-            return self.refuse(key, Refusal::VariantFailed { why });
+            return self.nothing_left(key, &query, (until, level));
         }
         let class = self.class_id(query.class);
         let place = self.stands_in_line(class, &query, party);
         self.open.insert(key, Open { query, at: Where::Waiting { class, until, place, level } });
+    }
+
+    /// Who may answer a query, without variants that are gone.
+    pub(super) fn still_there(&self, query: &Query) -> VariantSet {
+        let task = self.snapshot.task(query.class.task);
+        let alive: VariantSet =
+            task.map(|task| task.variants.iter().map(|v| v.ordinal).collect()).unwrap_or_default();
+        query.class.admits.intersection(&alive)
+    }
+
+    /// Nothing that could answer a query that waits here is there any more.
+    pub(super) fn nothing_left(&mut self, key: QueryKey, query: &Query, (until, level): (Time, u8)) {
+        self.ranks.remove(&(level, query.deadline, key));
+        self.timers.remove(&(until, key));
+        self.waiting -= 1;
+        self.waiting_bytes = Bytes(self.waiting_bytes.0 - query.bytes.0);
+        let why = "every variant that could answer was removed while the query waited".into();
+        self.refuse(key, Refusal::VariantFailed { why });
     }
 }

@@ -33,8 +33,8 @@ impl Residency {
         }
     }
 
-    /// What can be run changed: new ones are known, those gone are drained, corrections of the others stay, except of those
-    /// that were measured again. Which these are.
+    /// What can be run changed: new ones are known, those gone are drained, corrections of the others stay, and so does what their loads
+    /// took, except of those that were measured again. Which these are.
     pub(in crate::worker) fn catalog(
         &mut self,
         now: Time,
@@ -45,13 +45,19 @@ impl Residency {
         let mut remeasured = Vec::new();
         for mut variant in variants {
             if let Some(known) = old.remove(&variant.id) {
-                if !variant.run.inherit(&known.run) {
+                let same = variant.run.inherit(&known.run);
+                if !same {
                     remeasured.push(variant.id);
+                    self.timed.remove(&variant.id);
+                }
+                if self.timed.contains(&variant.id) {
+                    variant.load_time = known.load_time;
                 }
                 variant.memory = known.memory.max(variant.memory);
             }
             self.variants.insert(variant.id, variant);
         }
+        self.timed.retain(|id| self.variants.contains_key(id));
         self.times = self.variants.iter().map(|(id, variant)| (*id, Times::new(variant))).collect();
         self.lend();
         self.index = self.variants.values().map(|v| ((v.task, v.ordinal), v.id)).collect();

@@ -55,7 +55,8 @@ pub(in crate::worker) struct Replica {
     pub(in crate::worker) cause: String,
     /// GreedyDual: the clock at its last use plus its worth.
     worth: f64,
-    uses: u32,
+    /// Queries that it was bound to answer, and one for its load.
+    uses: u64,
     /// Batches bound to it and not finished.
     pub(in crate::worker) busy: u32,
     /// Before this it is not evicted.
@@ -110,6 +111,8 @@ pub(in crate::worker) struct Residency {
     variants: BTreeMap<VariantId, WorkerVariant>,
     /// What each takes, as it is known now.
     times: BTreeMap<VariantId, Times>,
+    /// Whose load time is what loads took here, and no longer what the profile says.
+    timed: BTreeSet<VariantId>,
     devices: Vec<Device>,
     /// By task and ordinal.
     index: BTreeMap<(TaskId, u8), VariantId>,
@@ -142,6 +145,7 @@ impl Residency {
         Self {
             variants: BTreeMap::new(),
             times: BTreeMap::new(),
+            timed: BTreeSet::new(),
             index: BTreeMap::new(),
             changes: 0,
             devices: config.devices.iter().map(device).collect(),

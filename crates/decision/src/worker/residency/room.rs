@@ -47,13 +47,20 @@ impl Residency {
         }
     }
 
-    /// A batch of it was bound: it was worth having.
-    pub(in crate::worker) fn used_now(&mut self, now: Time, device: DeviceIx, variant: VariantId) {
+    /// A batch of it was bound: it was worth having, for each of so many queries. By batches what answers most would count for least, since
+    /// it is what runs the largest ones.
+    pub(in crate::worker) fn used_now(
+        &mut self,
+        now: Time,
+        device: DeviceIx,
+        variant: VariantId,
+        queries: u32,
+    ) {
         let Some(load_time) = self.variants.get(&variant).map(|v| v.load_time) else { return };
         let device = self.device_mut(device);
         let clock = device.clock;
         if let Some(replica) = device.replicas.get_mut(&variant) {
-            replica.uses = replica.uses.saturating_add(1);
+            replica.uses = replica.uses.saturating_add(queries.into());
             replica.busy += 1;
             replica.used = now;
             replica.worth = clock + worth(replica.uses, load_time, replica.memory);
@@ -389,9 +396,11 @@ impl Residency {
         self.device_mut(device).line.ended(variant);
         if let Some(known) = self.variants.get_mut(&variant) {
             known.memory = memory;
-            // What came out of the page cache this time may come from the disk the next: a slow load counts at once, a
-            // quick one by and by.
-            known.load_time = took.max(Micros((known.load_time.0 * 3 + took.0) / 4));
+            // The first load here says more than a profile. What came out of the page cache this time may come from the disk
+            // the next: after it a slow load counts at once, a quick one by and by.
+            let first = self.timed.insert(variant);
+            let by_and_by = Micros((known.load_time.0 * 3 + took.0) / 4);
+            known.load_time = if first { took } else { took.max(by_and_by) };
         }
         let least = self.min_residence;
         if let Some(replica) = self.replica_mut(device, variant) {
@@ -420,7 +429,7 @@ impl Residency {
 
     /// What was just loaded starts with the worth of one use, or it would be the next to go.
     pub(super) fn used_once(&mut self, now: Time, device: DeviceIx, variant: VariantId) {
-        self.used_now(now, device, variant);
+        self.used_now(now, device, variant, 1);
         if let Some(replica) = self.replica_mut(device, variant) {
             replica.busy -= 1;
         }
@@ -458,8 +467,7 @@ impl Residency {
 }
 
 /// What keeping a replica saves per byte: how often it was used, times what loading it again would take.
-fn worth(uses: u32, load_time: Micros, memory: Bytes) -> f64 {
-    let load = crate::Moments::exactly(load_time).mean;
-    let size = crate::Moments::exactly(Micros(memory.0.max(1))).mean;
-    f64::from(uses) * load / size
+fn worth(uses: u64, load_time: Micros, memory: Bytes) -> f64 {
+    let number = |number| crate::Moments::exactly(Micros(number)).mean;
+    number(uses) * number(load_time.0) / number(memory.0.max(1))
 }

@@ -31,6 +31,10 @@ pub(crate) async fn outputs_of_another_shape_are_an_error_not_an_answer(under: U
     let wrong = bench.run(1, 2, &[&bytes_f32([0.0, 1.0])]).await.unwrap_err();
     let said = format!("`{name}` is INT64 [1, 1], but INT64 [2, 1] was declared");
     assert_eq!(wrong, BatchError::Shape(said));
+    // None at all.
+    let wrong = bench.run(1, 2, &[&bytes_f32([1.0, 1.0])]).await.unwrap_err();
+    let said = format!("`{name}` is INT64 [0, 1], but INT64 [2, 1] was declared");
+    assert_eq!(wrong, BatchError::Shape(said));
     // Rows of another length, as many as there are items or not.
     bench.load(2, "picky").await;
     let wrong = bench.run(2, 2, &[&bytes_i64([5, 0])]).await.unwrap_err();
@@ -53,11 +57,19 @@ pub(crate) async fn a_model_that_hangs_is_ended_within_the_limit(under: Under) {
     bench.load(1, "slow").await;
 }
 
-/// Address space, for want of a better limit; the libraries themselves need some of it.
 pub(crate) async fn a_model_that_takes_memory_without_end_is_stopped_at_the_limit(under: Under) {
+    is_stopped_at_the_limit(under, "greedy").await;
+}
+
+pub(crate) async fn a_model_that_takes_more_and_more_memory_is_stopped_at_the_limit(under: Under) {
+    is_stopped_at_the_limit(under, "grows").await;
+}
+
+/// Address space, for want of a better limit; the libraries themselves need some of it.
+async fn is_stopped_at_the_limit(under: Under, model: &str) {
     let limit = Bytes::from_mib(if under.kind == Kind::Torch { 6_144 } else { 3_072 });
     let bench = Bench::with(under, |config| config.memory_limit = Some(limit));
-    bench.load(1, "greedy").await;
+    bench.load(1, model).await;
     bench.load(2, "echo").await;
     let fine = bench.run(1, 1, &[&bytes_i64([16])]).await.unwrap();
     assert_eq!(i64s(fine.output(0)), [16]);
@@ -65,13 +77,21 @@ pub(crate) async fn a_model_that_takes_memory_without_end_is_stopped_at_the_limi
     let greedy = bench.run(1, 1, &[&bytes_i64([8_192])]).await.unwrap_err();
     assert!(matches!(greedy, BatchError::Model(_) | BatchError::Crashed(_)), "{greedy}");
     serves(&bench, 2).await;
+    if matches!(greedy, BatchError::Crashed(_)) {
+        return;
+    }
+    // What it wanted is not held back from those who come after it.
+    for mib in [16, 64, 16] {
+        let fine = bench.run(1, 1, &[&bytes_i64([mib])]).await;
+        assert_eq!(fine.map(|outputs| i64s(outputs.output(0))), Ok(vec![mib]));
+    }
 }
 
 pub(crate) async fn a_model_that_aborts_its_process_takes_nothing_else_with_it(under: Under) {
     let bench = Bench::new(under);
     let mut events = bench.engine.events().unwrap();
     bench.load(2, "echo").await;
-    let cause = if under == Under::from(Kind::Onnx) {
+    let cause = if [Kind::Onnx, Kind::Torch].map(Under::from).contains(&under) {
         bench.load(1, "divides").await;
         let fine = bench.run(1, 1, &[&99_i32.to_le_bytes()]).await.unwrap();
         assert_eq!(fine.output(0), (-99_i32).to_le_bytes());
@@ -80,7 +100,7 @@ pub(crate) async fn a_model_that_aborts_its_process_takes_nothing_else_with_it(u
         let BatchError::Crashed(cause) = crashed else { panic!("{crashed}") };
         cause
     } else {
-        // None of the others has an operator known to abort: the signal it would end with has to do.
+        // Of the others no operator is known to abort: the signal it would end with has to do.
         bench.load(1, "slow").await;
         let mut slot = bench.engine.slot(VariantId(1), 0, 1).unwrap();
         slot.input_mut(0).copy_from_slice(&i64::MAX.to_le_bytes());

@@ -51,6 +51,19 @@ pub(crate) async fn an_open_axis_is_filled_from_what_is_expected(under: Under) {
     assert!(why.contains("6 was expected"), "{why}");
 }
 
+pub(crate) async fn a_bound_on_a_gpus_memory_is_kept_to_or_refused(under: Under) {
+    let bench = Bench::new(under);
+    let mut spec = bench.spec(1, "echo");
+    spec.settings.gpu_memory = Some(modelless_types::Bytes::from_mib(512));
+    if under.kind == Kind::Onnx {
+        bench.engine.load(spec).await.unwrap();
+        return;
+    }
+    let why = bench.refused(spec).await;
+    assert!(why.contains("`gpu_memory` is ONNX Runtime's alone") && why.contains("leave it out"), "{why}");
+    assert!(bench.engine.runners().is_empty(), "no process was started for it");
+}
+
 /// Whether an engine has tensors of strings.
 pub(crate) fn takes_strings(kind: Kind) -> bool {
     matches!(kind, Kind::Onnx | Kind::Remote)

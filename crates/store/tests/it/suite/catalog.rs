@@ -8,8 +8,8 @@ use modelless_store::{
 };
 use modelless_types::ReplicaState::{Active, Inactive, Loading};
 use modelless_types::{
-    Accuracy, Ahead, AppId, Bytes, CacheFor, DeclaredRule, DeviceIx, KeepFor, LiveRule, Micros, ModelId,
-    Profile, SpaceId, Task, TaskId, TenantId, VariantId,
+    Accuracy, Ahead, AppId, Batching, Bytes, CacheFor, DeclaredRule, DeviceIx, KeepFor, LiveRule, Micros,
+    ModelId, Profile, SpaceId, Task, TaskBatching, TaskId, TenantId, VariantId,
 };
 use std::collections::BTreeSet;
 
@@ -310,6 +310,13 @@ async fn what_counts_for_floors_is_changed_in_a_task_that_is_there(backend: Back
     let change_of_both = TaskChange { keep: Some(keep), ahead: Some(ahead), ..TaskChange::default() };
     let kept = store.change_task(made.id, change_of_both).await.unwrap();
     assert_eq!(kept, Task { keep, ahead, ..changed });
-    assert_eq!(store.catalog().await.unwrap().tasks, [kept]);
+    assert_eq!(store.catalog().await.unwrap().tasks, std::slice::from_ref(&kept));
+    assert!(matches!(kept.batching, Some(Batching::Fixed { .. })), "{kept:?}");
+    for batching in [TaskBatching::AsNode, TaskBatching::Own(Batching::Off)] {
+        let change = TaskChange { batching: Some(batching), ..TaskChange::default() };
+        let batched = store.change_task(made.id, change).await.unwrap();
+        assert_eq!(batched, Task { batching: batching.own(), ..kept.clone() });
+        assert_eq!(store.catalog().await.unwrap().tasks, [batched]);
+    }
     missing(store.change_task(TaskId(99), change).await);
 }
