@@ -178,6 +178,9 @@ fn described(node: &Value) -> String {
         line("price", format!("{price} USD an hour and lane ({}{source})", text(node, "price_provenance")));
         line("up for", uptime(node["uptime_s"].as_u64().unwrap_or_default()));
         line("lanes", format!("{} of {} busy", load["lanes_busy"], node["lanes"]));
+        if let Some(way) = node["way_ms"].as_f64() {
+            line("way", format!("{way:.2} ms there and back, as the gateway sees it"));
+        }
         let few = &node["narrowed"];
         if few.is_object() {
             let told = format!(
@@ -269,7 +272,7 @@ mod tests {
         json!({"nodes": [
             {"name": "old", "state": "gone", "connected": false, "pool": "p", "zone": "z", "device_class": "cpu:x:2"},
             {"name": "local", "connected": true, "draining": false, "pool": "default", "zone": "local",
-             "device_class": "cpu:x:4", "lanes": 3, "narrowed": {"lanes": 2, "of": 3, "cause": "others leave 2.0 cores"}, "caution": 1.7, "replicas": 1, "uptime_s": 65, "price_usd_per_hour": 0.05,
+             "device_class": "cpu:x:4", "lanes": 3, "narrowed": {"lanes": 2, "of": 3, "cause": "others leave 2.0 cores"}, "caution": 1.7, "way_ms": 2.5, "replicas": 1, "uptime_s": 65, "price_usd_per_hour": 0.05,
              "price_provenance": "default", "price_source": null, "warnings": ["models run unconfined"],
              "hardware": {"cpu": "X", "arch": "x86_64", "isa": ["avx2"], "cores": 4, "memory_bytes": 1024, "gpus": []},
              "load": {"lanes_busy": 1, "queued": 2, "running": 3, "batches": 4, "queries": 5, "runner_crashes": 6,
@@ -288,6 +291,7 @@ mod tests {
             "4 cores",
             "1 of 3 busy",
             "2 of 3 lanes run side by side for now: others leave 2.0 cores",
+            "2.50 ms there and back",
             "batches are taken to last 1.7 times as long",
             "2 queued",
             "8 given back",

@@ -479,6 +479,10 @@ fn answers() -> Value {
                     "name": text(), "memory_bytes": json!({"type": ["integer", "null"], "minimum": 0}),
                 }), &["name", "memory_bytes"])},
             }), &["cpu", "arch", "isa", "cores", "memory_bytes", "gpus"]),
+            "way_ms": {
+                "type": "number", "minimum": 0,
+                "description": "The way there and back over the network, on average, as this gateway sees it.",
+            },
             "lanes": count(), "narrowed": {
                 "type": ["object", "null"], "required": ["lanes", "of", "cause"],
                 "description": "Fewer lanes run side by side for now, and why.",

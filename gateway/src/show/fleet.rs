@@ -133,6 +133,7 @@ fn status_of(view: &View, status: &NodeStatus) -> Value {
         "started_unix_us": status.started_unix_us,
         "uptime_s": now.saturating_sub(status.started_unix_us) / 1_000_000,
         "load": load(&status.load),
+        "way_ms": status.info.rtt.mean().as_millis_f64(),
         "draining": status.draining,
         "lanes": status.lanes,
         "narrowed": status.narrowed.as_ref().map(|few| json!({"lanes": few.lanes, "of": few.of, "cause": few.cause})),
