@@ -13,6 +13,7 @@ use super::machine::Worker;
 use super::pressed::Pressed;
 use super::queue::{Came, Waiting};
 use super::reason::Reason;
+use super::recovering::leaves_lane;
 use crate::estimate::Moments;
 use crate::query::Class;
 use alloc::boxed::Box;
@@ -70,9 +71,13 @@ impl Worker {
         let mut deferred: BTreeSet<TaskId> = BTreeSet::new();
         let first = self.goes_first(lane.device);
         let is_first = |waiting: &&Waiting| self.is_first(lane.device, waiting, first);
-        let heads = self.queue.merged(|class| rates.contains_key(class)).filter(is_first);
-        let then = self.queue.merged(|class| rates.contains_key(class)).filter(|waiting| !is_first(waiting));
-        for head in heads.chain(then) {
+        let recovering = self.recovering(lane, &rates);
+        let is_last = |waiting: &&Waiting| leaves_lane(now, waiting, &recovering);
+        let all = || self.queue.merged(|class| rates.contains_key(class));
+        let heads = all().filter(|waiting| is_first(waiting) && !is_last(waiting));
+        let then = all().filter(|waiting| !is_first(waiting) && !is_last(waiting));
+        let last = (!recovering.is_empty()).then(|| all().filter(is_last));
+        for head in heads.chain(then).chain(last.into_iter().flatten()) {
             if deferred.contains(&head.query.class.task) {
                 continue;
             }

@@ -20,6 +20,7 @@ mod narrowing;
 mod picking;
 mod priority;
 mod quarantine;
+mod recovering;
 mod routing;
 mod searching;
 mod sharing;
