@@ -92,6 +92,9 @@ pub struct Metrics {
     queries: Family<OfOutcome, Counter>,
     refusals: Family<OfReason, Counter>,
     handed_back: Family<OfHandBack, Counter>,
+    announced: Counter,
+    claimed: Counter,
+    declined: Counter,
     job_inputs: Family<OfOutcome, Counter>,
     in_time: Family<OfTask, Counter>,
     query_seconds: Histograms<OfTask>,
@@ -150,6 +153,9 @@ impl Metrics {
             queries: Family::default(),
             refusals: Family::default(),
             handed_back: Family::default(),
+            announced: Counter::default(),
+            claimed: Counter::default(),
+            declined: Counter::default(),
             job_inputs: Family::default(),
             in_time: Family::default(),
             query_seconds: Histograms::new_with_constructor(|| Histogram::new(TIMES)),
@@ -185,6 +191,12 @@ impl Metrics {
         r.register("refusals", "Queries refused, by reason", self.refusals.clone());
         let help = "Queries that nodes gave back unstarted, by what they would have been told";
         r.register("queries_handed_back", help, self.handed_back.clone());
+        let help = "Queries that nodes may claim, once for each node that is told";
+        r.register("queries_announced", help, self.announced.clone());
+        let help = "Queries that nodes asked for, also those that another had by then";
+        r.register("queries_claimed", help, self.claimed.clone());
+        let help = "Queries that nodes were told of and gave up";
+        r.register("queries_declined", help, self.declined.clone());
         r.register("job_inputs", "Inputs of offline jobs by how they ended", self.job_inputs.clone());
         r.register("answers_in_time", "Answers within their latency bound (goodput)", self.in_time.clone());
         let seconds = || Unit::Seconds;
@@ -264,6 +276,21 @@ impl Metrics {
     /// A node gave a query back unstarted.
     pub fn handed_back(&self, reason: &'static str) {
         self.handed_back.get_or_create_owned(&OfHandBack { reason }).inc();
+    }
+
+    /// A node was told of a query that it may claim.
+    pub fn announced(&self) {
+        self.announced.inc();
+    }
+
+    /// A node asked for so many.
+    pub fn claimed(&self, queries: u64) {
+        self.claimed.inc_by(queries);
+    }
+
+    /// A node gave one up that it was told of.
+    pub fn declined(&self) {
+        self.declined.inc();
     }
 
     /// The handles of one variant.

@@ -26,6 +26,7 @@ impl Core {
             part_ppm,
             quickest,
         };
+        self.metrics.announced();
         self.to_node(node, ToNode::Announce(Box::new(told)));
     }
 }

@@ -29,9 +29,11 @@ impl GatewayLink for Core {
                 self.driver.feed(Event::HandedBack { key, node, report, why }, self);
             }
             Body::Declined { key, why } => {
+                self.metrics.declined();
                 self.driver.feed(Event::Declined { key, node, report, why }, self);
             }
             Body::Claim { queries, lanes } => {
+                self.metrics.claimed(queries.len() as u64);
                 self.driver.feed(Event::Claim { queries, node, lanes, report }, self);
             }
             Body::Report => self.driver.feed(Event::Report { node, report }, self),

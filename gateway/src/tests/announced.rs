@@ -103,6 +103,10 @@ async fn what_no_node_can_begin_is_announced_and_goes_with_its_input_to_the_firs
     waits.second.node.answer(&sent);
     let got = waits.got().await;
     assert_eq!((got.status.as_u16(), got.header("modelless-node")), (200, "node-b"));
+    let text = String::from_utf8(waits.world.get("/metrics").await.body.to_vec()).unwrap();
+    for line in ["announced_total 2", "claimed_total 2", "declined_total 0"] {
+        assert!(text.contains(&format!("modelless_queries_{line}")), "{line}:\n{text}");
+    }
 }
 
 #[tokio::test]
