@@ -91,6 +91,7 @@ impl Worker {
                 ahead: &ahead,
                 level: self.levels.get(&lane.device),
                 limited: Cell::new(true),
+                singly: is_last(&head),
                 head,
                 others: RefCell::default(),
             };
@@ -203,6 +204,8 @@ pub(super) struct Draw<'a> {
     pub(super) level: Option<&'a Level>,
     /// Whether that is heeded.
     limited: Cell<bool>,
+    /// With a batch of several the head would keep others from this lane for long: see `recovering`.
+    singly: bool,
     pub(super) head: &'a Waiting,
     /// See [`Draw::others`].
     others: RefCell<Others<'a>>,
@@ -391,7 +394,8 @@ impl<'a> Draw<'a> {
     /// Draws a batch for a variant: the head, and whoever else it may answer, while all stay in time, or as many as
     /// the task's way of batching says. `None` if the head does not get into it.
     fn fill(&self, variant: &WorkerVariant) -> Option<Vec<&'a Waiting>> {
-        let largest = if self.head.alone { 1 } else { self.worker.largest(self.device, variant) };
+        let largest =
+            if self.head.alone || self.singly { 1 } else { self.worker.largest(self.device, variant) };
         let alone = self.start(variant) + self.worker.residency.estimate(variant, 1);
         let by_deadline = self.worker.batching(variant) == Batching::Deadline;
         if by_deadline && !alone.within(slack(self.now, self.head)) {

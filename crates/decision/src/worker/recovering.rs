@@ -3,7 +3,8 @@
 //! While something is loaded, for the first time or anew after its runner died, queries for it gather. They are due before whoever came after
 //! them, so once it is there they would take all lanes, and meanwhile others would wait behind them whose runs take a fraction of theirs:
 //! everybody would feel what befell one model. So while some of them run on one lane of a device, whoever else waits goes first on its
-//! others, as long as what has gathered would be done on that one lane within half of the time that its first has left.
+//! others; and where nobody does they go one by one there, so that who comes next waits for one run and not for a whole batch. It holds as long
+//! as what has gathered would be done on that one lane within half of the time that its first has left.
 
 use super::bind::slack;
 use super::lanes::{Batch, Lane};

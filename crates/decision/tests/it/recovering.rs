@@ -20,7 +20,10 @@ const QUICK: VariantId = VariantId(2);
 const BOUND: Micros = Micros::from_secs(2);
 
 fn variant(id: VariantId, task: TaskId, mean_us: f64) -> WorkerVariant {
-    let point = BatchPoint { batch: 1, mean_us, var_us2: 0.0, p99_us: mean_us, samples: 100 };
+    let point =
+        |batch: u32, mean_us: f64| BatchPoint { batch, mean_us, var_us2: 0.0, p99_us: mean_us, samples: 100 };
+    // Eight take hardly less than one by one.
+    let points = [point(1, mean_us), point(8, 7.0 * mean_us)];
     WorkerVariant {
         id,
         model: ModelId(id.0),
@@ -28,8 +31,8 @@ fn variant(id: VariantId, task: TaskId, mean_us: f64) -> WorkerVariant {
         task,
         ordinal: 0,
         accuracy: Accuracy::ONE,
-        max_batch: 1,
-        run: RunModel::from_points(&[point], Moments::ZERO).expect("a point"),
+        max_batch: 8,
+        run: RunModel::from_points(&points, Moments::ZERO).expect("two points"),
         memory: Bytes(1),
         load_time: Micros::from_millis(300),
         threads: 1,
@@ -46,9 +49,9 @@ struct World {
     keys: u64,
     /// How many asked for the quick one.
     asked: usize,
-    /// What was bound and has not ended.
-    bound: BTreeMap<BatchId, VariantId>,
-    ended: Vec<VariantId>,
+    /// What was bound and has not ended: of which variant, and how many queries.
+    bound: BTreeMap<BatchId, (VariantId, usize)>,
+    ended: Vec<(VariantId, usize)>,
     /// What runs, and until when.
     running: BTreeMap<BatchId, Time>,
     loading: Vec<VariantId>,
@@ -80,12 +83,13 @@ impl World {
 
     fn hear(&mut self) {
         while let Some(action) = self.worker.poll_action() {
-            if let Action::Prepare { batch, variant, .. } = action {
-                self.bound.insert(batch, variant);
+            if let Action::Prepare { batch, variant, queries, .. } = action {
+                self.bound.insert(batch, (variant, queries.len()));
                 self.worker.handle(self.now, Event::Prepared { batch, dropped: Vec::new() });
             } else if let Action::Start { batch } = action {
-                let takes = if self.bound[&batch] == SLOW { 20 } else { 2 };
-                self.running.insert(batch, self.now + Micros::from_millis(takes));
+                let (variant, members) = self.bound[&batch];
+                let each = if variant == SLOW { 20 } else { 2 };
+                self.running.insert(batch, self.now + Micros::from_millis(each * members as u64));
             } else if let Action::Load { variant, .. } = action {
                 self.loading.push(variant);
             } else if let Action::Refuse { refusal, .. } = action {
@@ -130,15 +134,21 @@ impl World {
 
     /// Of the quick one, how many wait.
     fn wait(&self) -> usize {
-        self.asked - self.of(QUICK) - self.ended.iter().filter(|known| **known == QUICK).count()
+        let known = self.bound.values().chain(&self.ended).filter(|(variant, _)| *variant == QUICK);
+        self.asked - known.map(|(_, members)| members).sum::<usize>()
     }
 
-    /// Of those batches that were bound and have not ended, how many are of a variant.
+    /// How many queries were answered.
+    fn answered(&self) -> usize {
+        self.ended.iter().map(|(_, members)| members).sum()
+    }
+
+    /// On how many lanes a variant is bound.
     fn of(&self, variant: VariantId) -> usize {
-        self.bound.values().filter(|known| **known == variant).count()
+        self.bound.values().filter(|(known, _)| *known == variant).count()
     }
 
-    /// Eight ask for the slow one, and before that is loaded twelve for the quick one. How many batches of the slow one were bound at most while
+    /// Eight ask for the slow one, and before that is loaded twelve for the quick one. On how many lanes the slow one was bound at most while
     /// any of the quick one still waited; in the end all are answered.
     fn most_bound(leaves_lanes: bool, within: Micros) -> usize {
         let mut world = Self::new(leaves_lanes);
@@ -159,7 +169,7 @@ impl World {
                 most = most.max(world.of(SLOW));
             }
         }
-        assert!(world.bound.is_empty() && world.ended.len() == 21, "{:?}", world.bound);
+        assert!(world.bound.is_empty() && world.answered() == 21, "{:?}", world.bound);
         most
     }
 }
@@ -174,4 +184,23 @@ fn who_gathered_while_a_model_was_loaded_has_one_lane_while_others_wait() {
 fn who_gathered_and_has_little_time_left_takes_what_lanes_there_are() {
     // 160 ms of work, and 240 are left.
     assert!(World::most_bound(true, Micros::from_millis(550)) > 1);
+}
+
+#[test]
+fn where_nobody_else_waits_who_gathered_goes_one_by_one_on_other_lanes() {
+    let alone = |leaves_lanes: bool| {
+        let mut world = World::new(leaves_lanes);
+        for _ in 0..16 {
+            world.ask(TASK, BOUND);
+        }
+        world.loaded();
+        let mut sizes: Vec<usize> = world.bound.values().map(|(_, members)| *members).collect();
+        sizes.sort_unstable();
+        while world.goes_on() {}
+        assert_eq!(world.answered(), 16);
+        sizes
+    };
+    let (with, without) = (alone(true), alone(false));
+    assert!(with.len() >= 2 && with[0] == 1 && with[with.len() - 1] > 1, "{with:?}");
+    assert!(without.len() >= 2 && without[0] > 1, "{without:?}");
 }
