@@ -56,11 +56,6 @@ const IDEAS: &[Idea] = &[
         change: |world| each_worker(world, |worker| worker.foresight.full_batches = false),
     },
     Idea {
-        name: "`leaves_lanes`",
-        without: "who gathered while a model was loaded takes all lanes at once",
-        change: |world| each_worker(world, |worker| worker.foresight.leaves_lanes = false),
-    },
-    Idea {
         name: "`whole_batches`",
         without: "each query goes where it would be done first",
         change: |world| world.limits.whole_batches = false,

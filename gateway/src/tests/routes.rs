@@ -272,6 +272,7 @@ async fn how_cautious_a_node_is_stands_beside_what_it_would_run() {
     world.status.send_modify(|status| {
         status.replicas = vec![super::world::replica(1, ReplicaState::Active, 5)];
         status.caution = Some(1.7);
+        status.info.rtt = modelless_decision::Moments::exactly(modelless_types::Micros(2_500));
     });
     let run = world.run().await;
     run.with_connection(|mut connection| {
@@ -282,6 +283,7 @@ async fn how_cautious_a_node_is_stands_beside_what_it_would_run() {
             Ok(if told == &json!(1.7) { Ok(()) } else { Err(nodes.to_string()) })
         })
         .unwrap();
+        assert_eq!(shown("/v1/nodes").unwrap().json().unwrap()["nodes"][0]["way_ms"], json!(2.5));
         for (path, wanted) in [
             ("/v1/tasks/fashion/explain", "batches are taken to last 1.7 times as long"),
             ("/metrics", r#"modelless_node_caution_ratio{node="node-a"} 1.7"#),

@@ -106,8 +106,6 @@ pub struct Foresight {
     pub levels: bool,
     /// A device that is asked for more than it can do runs full batches, the cheapest first: see `pressed`.
     pub full_batches: bool,
-    /// Who gathered while a model was loaded leaves other lanes to others: see `recovering`.
-    pub leaves_lanes: bool,
 }
 
 impl Default for Foresight {
@@ -121,7 +119,6 @@ impl Default for Foresight {
             caution: true,
             levels: true,
             full_batches: true,
-            leaves_lanes: true,
         }
     }
 }

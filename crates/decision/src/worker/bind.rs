@@ -13,7 +13,6 @@ use super::machine::Worker;
 use super::pressed::Pressed;
 use super::queue::{Came, Waiting};
 use super::reason::Reason;
-use super::recovering::leaves_lane;
 use crate::estimate::Moments;
 use crate::query::Class;
 use alloc::boxed::Box;
@@ -71,13 +70,9 @@ impl Worker {
         let mut deferred: BTreeSet<TaskId> = BTreeSet::new();
         let first = self.goes_first(lane.device);
         let is_first = |waiting: &&Waiting| self.is_first(lane.device, waiting, first);
-        let recovering = self.recovering(lane, &rates);
-        let is_last = |waiting: &&Waiting| leaves_lane(now, waiting, &recovering);
-        let all = || self.queue.merged(|class| rates.contains_key(class));
-        let heads = all().filter(|waiting| is_first(waiting) && !is_last(waiting));
-        let then = all().filter(|waiting| !is_first(waiting) && !is_last(waiting));
-        let last = (!recovering.is_empty()).then(|| all().filter(is_last));
-        for head in heads.chain(then).chain(last.into_iter().flatten()) {
+        let heads = self.queue.merged(|class| rates.contains_key(class)).filter(is_first);
+        let then = self.queue.merged(|class| rates.contains_key(class)).filter(|waiting| !is_first(waiting));
+        for head in heads.chain(then) {
             if deferred.contains(&head.query.class.task) {
                 continue;
             }
@@ -91,7 +86,6 @@ impl Worker {
                 ahead: &ahead,
                 level: self.levels.get(&lane.device),
                 limited: Cell::new(true),
-                singly: is_last(&head),
                 head,
                 others: RefCell::default(),
             };
@@ -204,8 +198,6 @@ pub(super) struct Draw<'a> {
     pub(super) level: Option<&'a Level>,
     /// Whether that is heeded.
     limited: Cell<bool>,
-    /// With a batch of several the head would keep others from this lane for long: see `recovering`.
-    singly: bool,
     pub(super) head: &'a Waiting,
     /// See [`Draw::others`].
     others: RefCell<Others<'a>>,
@@ -394,8 +386,7 @@ impl<'a> Draw<'a> {
     /// Draws a batch for a variant: the head, and whoever else it may answer, while all stay in time, or as many as
     /// the task's way of batching says. `None` if the head does not get into it.
     fn fill(&self, variant: &WorkerVariant) -> Option<Vec<&'a Waiting>> {
-        let largest =
-            if self.head.alone || self.singly { 1 } else { self.worker.largest(self.device, variant) };
+        let largest = if self.head.alone { 1 } else { self.worker.largest(self.device, variant) };
         let alone = self.start(variant) + self.worker.residency.estimate(variant, 1);
         let by_deadline = self.worker.batching(variant) == Batching::Deadline;
         if by_deadline && !alone.within(slack(self.now, self.head)) {

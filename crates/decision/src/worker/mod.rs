@@ -18,7 +18,6 @@
 //! | `flow` | at what rate queries come to gateways |
 //! | `level` | which variants a device can afford for all that is asked of it |
 //! | `batching` | how large batches become and how long they wait for more |
-//! | `recovering` | who waited for a load leaves other lanes to others |
 //! | `spare` | what is done while nothing else is to be done |
 //! | `shedding` | who gives way when not all can be in time |
 //! | `cutting` | how cores are cut into lanes |
@@ -67,7 +66,6 @@ mod pressure;
 mod quarantine;
 mod queue;
 mod reason;
-mod recovering;
 mod report;
 mod residency;
 mod shedding;

@@ -20,7 +20,6 @@ mod narrowing;
 mod picking;
 mod priority;
 mod quarantine;
-mod recovering;
 mod routing;
 mod searching;
 mod sharing;
