@@ -272,7 +272,7 @@ async fn how_cautious_a_node_is_stands_beside_what_it_would_run() {
     world.status.send_modify(|status| {
         status.replicas = vec![super::world::replica(1, ReplicaState::Active, 5)];
         status.caution = Some(1.7);
-        status.info.rtt = modelless_decision::Moments::exactly(modelless_types::Micros(2_500));
+        status.info.rtt = modelless_decision::Moments::exactly(Micros(2_500));
     });
     let run = world.run().await;
     run.with_connection(|mut connection| {
