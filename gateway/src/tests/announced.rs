@@ -82,6 +82,14 @@ impl Waits {
     async fn got(&mut self) -> Got {
         timeout(LONG, self.asked.join_next()).await.expect("in time").expect("one is left").unwrap()
     }
+
+    async fn metrics(&self) -> String {
+        let told = self.world.with_connection(|mut connection| {
+            let shown = connection.exchange(&modelless_testkit::Request::get("/metrics"));
+            shown.unwrap().text().to_string()
+        });
+        told.await
+    }
 }
 
 #[tokio::test]
@@ -103,7 +111,7 @@ async fn what_no_node_can_begin_is_announced_and_goes_with_its_input_to_the_firs
     waits.second.node.answer(&sent);
     let got = waits.got().await;
     assert_eq!((got.status.as_u16(), got.header("modelless-node")), (200, "node-b"));
-    let text = String::from_utf8(waits.world.get("/metrics").await.body.to_vec()).unwrap();
+    let text = waits.metrics().await;
     for line in ["announced_total 2", "claimed_total 2"] {
         assert!(text.contains(&format!("modelless_queries_{line}")), "{line}:\n{text}");
     }
@@ -118,7 +126,7 @@ async fn what_all_nodes_decline_as_too_late_is_refused_so() {
     waits.second.node.say(Said::Declined { key, why: why() });
     let got = waits.got().await;
     assert_eq!(got.refusal(), (504, "too_late".to_owned()), "{got:?}");
-    let text = String::from_utf8(waits.world.get("/metrics").await.body.to_vec()).unwrap();
+    let text = waits.metrics().await;
     assert!(text.contains("modelless_queries_declined_total 2"), "{text}");
 }
 
