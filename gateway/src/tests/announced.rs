@@ -86,7 +86,7 @@ impl Waits {
     async fn metrics(&self) -> String {
         let told = self.world.with_connection(|mut connection| {
             let shown = connection.exchange(&modelless_testkit::Request::get("/metrics"));
-            shown.unwrap().text().to_string()
+            shown.unwrap().text()
         });
         told.await
     }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// More than both nodes have lanes for, so that some of them always wait.
 const CLIENTS: u16 = 8;
-const LATENCY_MS: u32 = 3_000;
+const LATENCY_MS: u32 = 8_000;
 /// Of so many queries it is told in the end what was done with them.
 const LAST: usize = 100;
 
