@@ -220,7 +220,7 @@ model(
     ],
 )
 
-# The same with as many rounds at every input: a run takes some hundred milliseconds, and gives back what it got.
+# The same with as many rounds at every input: a run takes long on any machine, and gives back what it got.
 model(
     "toils",
     [
