@@ -9,7 +9,7 @@
 //! not waited for any longer than [`Claiming::patience`]; what comes from it after that is a query like any that is sent.
 
 use super::api::{Action, Failure, WorkerVariant};
-use super::lanes::{Batch, Member};
+use super::lanes::Member;
 use super::machine::Worker;
 use super::queue::Came;
 use crate::estimate::Moments;
@@ -121,18 +121,7 @@ impl Worker {
         let size = u32::try_from(batch.members.len()).unwrap_or(u32::MAX);
         batch.expected = self.residency.estimate(variant, size);
         batch.running = variant.run.running(size);
-        let Batch { id, variant, expected, .. } = *batch;
-        let queries = batch.members.iter().map(|member| member.waiting.query.key).collect();
-        let reasons = batch.members.iter().map(|member| member.reason).collect();
-        self.actions.push_back(Action::Prepare {
-            batch: id,
-            device,
-            lane: ix,
-            variant,
-            queries,
-            reasons,
-            expected,
-        });
+        self.actions.push_back(batch.prepare(device, ix));
     }
 
     /// When the first batch that waits to hear of its members goes on without those of whom nothing is heard.

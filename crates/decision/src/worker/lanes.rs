@@ -74,6 +74,19 @@ impl Batch {
         u32::try_from(sent.count()).unwrap_or(u32::MAX)
     }
 
+    /// Has its members' inputs written into a slot, in their order.
+    pub(super) fn prepare(&self, device: DeviceIx, lane: LaneIx) -> Action {
+        Action::Prepare {
+            batch: self.id,
+            device,
+            lane,
+            variant: self.variant,
+            queries: self.members.iter().map(|member| member.waiting.query.key).collect(),
+            reasons: self.members.iter().map(|member| member.reason).collect(),
+            expected: self.expected,
+        }
+    }
+
     /// Has its slot forgotten, if it has one yet.
     pub(super) fn discard(&self) -> Option<Action> {
         self.claims.is_none().then_some(Action::Discard { batch: self.id })

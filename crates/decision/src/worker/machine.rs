@@ -288,16 +288,17 @@ impl Worker {
         let id = BatchId(self.next_batch);
         self.next_batch += 1;
         let (device, ix) = (self.lanes[at].device, self.lanes[at].ix);
-        let queries = binding.members.clone();
-        let taken =
-            queries.iter().filter_map(|key| self.queue.remove(*key).or_else(|| self.aside.remove(*key)));
+        let taken = binding
+            .members
+            .iter()
+            .filter_map(|key| self.queue.remove(*key).or_else(|| self.aside.remove(*key)));
         let with_reasons = taken.zip(&binding.reasons);
         let members: Vec<Member> =
             with_reasons.map(|(waiting, reason)| Member { waiting, gone: false, reason: *reason }).collect();
         let asked_for = members.iter().filter(|member| member.is_asked_for());
         let keys: Vec<QueryKey> = asked_for.map(|member| member.waiting.query.key).collect();
         let variant = binding.variant;
-        let size = u32::try_from(queries.len()).unwrap_or(u32::MAX);
+        let size = u32::try_from(binding.members.len()).unwrap_or(u32::MAX);
         let running = self.residency.variant(variant).map_or(Moments::ZERO, |known| known.run.running(size));
         let runner =
             self.residency.variant(variant).map_or((ModelId(0), Engine::Onnx, false), WorkerVariant::runner);
@@ -327,16 +328,8 @@ impl Worker {
             self.note_late(now, device, variant);
         }
         if keys.is_empty() {
-            let reasons = binding.reasons.clone();
-            self.actions.push_back(Action::Prepare {
-                batch: id,
-                device,
-                lane: ix,
-                variant,
-                queries,
-                reasons,
-                expected,
-            });
+            let ready = self.lanes[at].next.as_ref().map(|batch| batch.prepare(device, ix));
+            self.actions.extend(ready);
         } else {
             self.claim(keys);
         }
