@@ -178,7 +178,7 @@ fn described(node: &Value) -> String {
         line("price", format!("{price} USD an hour and lane ({}{source})", text(node, "price_provenance")));
         line("up for", uptime(node["uptime_s"].as_u64().unwrap_or_default()));
         line("lanes", format!("{} of {} busy", load["lanes_busy"], node["lanes"]));
-        if let Some(way) = node["way_ms"].as_f64() {
+        if let Some(way) = node["way_ms"].as_f64().filter(|way| *way > 0.0) {
             line("way", format!("{way:.2} ms there and back, as the gateway sees it"));
         }
         let few = &node["narrowed"];
