@@ -4,6 +4,7 @@
 use crate::outcome::ratio;
 use crate::scenario::file::File;
 use crate::scoreboard::{cut, headroom};
+use crate::spread::spread;
 use crate::{Error, Outcome, Scenario, run};
 use modelless_types::{Batching, Micros};
 use serde::Serialize;
@@ -54,6 +55,16 @@ const IDEAS: &[Idea] = &[
         name: "`full_batches`",
         without: "a device that is asked for more than it can do looks ahead as ever",
         change: |world| each_worker(world, |worker| worker.foresight.full_batches = false),
+    },
+    Idea {
+        name: "`eases`",
+        without: "how accurate answers may be is limited, and the reserve kept, however little is asked",
+        change: |world| each_worker(world, |worker| worker.foresight.eases = false),
+    },
+    Idea {
+        name: "`turns`",
+        without: "who gathered while a model was loaded goes by deadlines, however many they are",
+        change: |world| each_worker(world, |worker| worker.foresight.turns = false),
     },
     Idea {
         name: "`whole_batches`",
@@ -151,42 +162,41 @@ pub struct Ablated {
     pub goodput: f64,
 }
 
-/// All ideas on these scenarios; `tell` hears of each.
+/// All ideas on these scenarios, on all cores; `tell` hears of each.
 pub fn ablate(
     files: &[&Path],
     loads: &[f64],
     seeds: &[u64],
     seconds: u64,
-    mut tell: impl FnMut(&Ablated),
+    tell: impl Fn(&Ablated) + Sync,
 ) -> Result<Vec<Ablated>, Error> {
-    let mut all = Vec::new();
+    let mut jobs = Vec::new();
     for path in files {
         let headroom = headroom(path, seconds)?;
         for load in loads {
             let whole = cut(File::load(path, load * headroom)?, seconds);
-            for Idea { name, without, change } in IDEAS {
-                let mut world = whole.clone();
-                change(&mut world);
-                let outcomes: Vec<Outcome> =
-                    seeds.iter().map(|seed| run(&world, *seed)).collect::<Result<_, _>>()?;
-                let mean = |of: &dyn Fn(&Outcome) -> f64| {
-                    outcomes.iter().map(of).sum::<f64>() / ratio(outcomes.len() as u64, 1).max(1.0)
-                };
-                let seconds = ratio(world.duration.0, 1_000_000);
-                all.push(Ablated {
-                    scenario: world.name.clone(),
-                    load: *load,
-                    idea: (*name).to_owned(),
-                    without: (*without).to_owned(),
-                    violations: mean(&|o| o.total.violations),
-                    accuracy: mean(&|o| o.total.accuracy),
-                    goodput: mean(&|o| ratio(o.total.in_time(), 1) / seconds),
-                });
-                all.last().into_iter().for_each(&mut tell);
-            }
+            jobs.extend(IDEAS.iter().map(|idea| (whole.clone(), *load, idea)));
         }
     }
-    Ok(all)
+    let without = |(whole, load, idea): &(Scenario, f64, &Idea)| {
+        let mut world = whole.clone();
+        (idea.change)(&mut world);
+        let outcomes: Vec<Outcome> = seeds.iter().map(|seed| run(&world, *seed)).collect::<Result<_, _>>()?;
+        let mean = |of: &dyn Fn(&Outcome) -> f64| {
+            outcomes.iter().map(of).sum::<f64>() / ratio(outcomes.len() as u64, 1).max(1.0)
+        };
+        let seconds = ratio(world.duration.0, 1_000_000);
+        Ok(Ablated {
+            scenario: world.name.clone(),
+            load: *load,
+            idea: idea.name.to_owned(),
+            without: idea.without.to_owned(),
+            violations: mean(&|o| o.total.violations),
+            accuracy: mean(&|o| o.total.accuracy),
+            goodput: mean(&|o| ratio(o.total.in_time(), 1) / seconds),
+        })
+    };
+    spread(&jobs, without, tell)
 }
 
 /// As people read it.

@@ -44,6 +44,8 @@ pub mod scenario;
 pub mod scoreboard;
 mod series;
 mod simplex;
+mod spread;
+pub mod starts;
 mod told;
 pub mod trace;
 pub mod tuning;

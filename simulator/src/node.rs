@@ -36,6 +36,8 @@ pub(crate) struct Batch {
     /// The process that has the variant.
     runner: (ModelId, Engine),
     members: Vec<QueryKey>,
+    /// Who was cancelled meanwhile: members among them are told nothing, and may come again.
+    gone: Vec<QueryKey>,
     prepared: bool,
     started: bool,
     pub(crate) ended: bool,
@@ -197,7 +199,10 @@ impl World<'_> {
                         return Ok(ensure(false, self.now, "only what has ended is delivered", || what)?);
                     };
                     for key in queries {
-                        let held = node.held.remove(&key).filter(|_| ended.members.contains(&key));
+                        let held = node
+                            .held
+                            .remove(&key)
+                            .filter(|_| ended.members.contains(&key) && !ended.gone.contains(&key));
                         let Some(held) = held else {
                             let what = format!("{key} is not one of {batch:?}");
                             return Ok(ensure(false, self.now, "a batch answers its own members", || what)?);
@@ -388,6 +393,7 @@ impl World<'_> {
         if self.nodes[at].held.remove(&key).is_none() {
             return Ok(());
         }
+        self.nodes[at].batches.values_mut().for_each(|batch| batch.gone.push(key));
         self.feed_worker(at, Event::Cancel { key })
     }
 
@@ -440,7 +446,7 @@ impl World<'_> {
         let cost = CostPer1k::of_batch(expected.mean(), price, size);
         for key in &members {
             let query = node.held.get(key).map(|held| held.query);
-            let taken = node.batches.values().any(|b| b.members.contains(key));
+            let taken = node.batches.values().any(|b| b.members.contains(key) && !b.gone.contains(key));
             ensure(!taken, now, "a query is in one batch", || format!("{key} is in two"))?;
             let admitted =
                 query.is_some_and(|q| q.class.task == task && q.class.admits.contains(spec.ordinal));
@@ -457,6 +463,7 @@ impl World<'_> {
             variant,
             runner: (spec.model, spec.engine),
             members,
+            gone: Vec::new(),
             prepared: false,
             started: false,
             ended: false,

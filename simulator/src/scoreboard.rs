@@ -3,8 +3,10 @@
 //! A load of 1 is what the fluid bound could just serve, so that scenarios can be compared. Intervals are of 95 % over seeds (Student's t).
 //! Rows where another policy does better than ours are told first, not hidden.
 
+mod bounds;
 mod shown;
 
+pub use bounds::bounds_anew;
 pub use shown::{Shown, shown};
 
 use crate::baseline::{BASELINES, Baseline};
@@ -12,14 +14,13 @@ use crate::chart::{Frame, Line, svg};
 use crate::outcome::ratio;
 use crate::report::Report;
 use crate::scenario::file::File;
+use crate::spread::spread;
 use crate::{Error, Scenario, oracle, run, tuning};
 use modelless_types::Micros;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -30,10 +31,14 @@ pub struct Plan {
     pub seeds: Vec<u64>,
     /// At most so long, in virtual seconds; four times that where machines are rented.
     pub seconds: u64,
+    /// Loads of models and starts of machines take so many times as long.
+    pub starts: f64,
     /// To so many nodes ours announces each query, in place of what the scenario says.
     pub announce: Option<u16>,
     /// Only these policies; none says all.
     pub policies: Vec<String>,
+    /// In the place of which rows, if any: [`instead`] could not put them there otherwise, which is found before anything has run.
+    pub before: Option<Vec<Row>>,
 }
 
 impl Plan {
@@ -113,34 +118,20 @@ pub fn board(files: &[&Path], plan: &Plan, tell: impl Fn(&Row) + Sync) -> Result
     for path in files {
         let headroom = headroom(path, plan.seconds)?;
         for load in &plan.loads {
-            let mut world = cut(File::load(path, load * headroom)?, plan.seconds);
+            let mut world = cut(File::load_starting(path, load * headroom, plan.starts)?, plan.seconds);
             world.limits.announce = plan.announce.unwrap_or(world.limits.announce);
             worlds.push((world, *load));
         }
     }
     let jobs: Vec<_> =
         worlds.iter().flat_map(|world| plan.who().map(move |policy| (world, policy))).collect();
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
-    let work = || {
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(((world, load), policy)) = jobs.get(at) else { return };
-            let row = row(world, *load, *policy, &plan.seeds);
-            row.iter().for_each(&tell);
-            let failed = row.is_err();
-            done.lock().unwrap_or_else(PoisonError::into_inner).insert(at, row);
-            if failed {
-                next.store(jobs.len(), Ordering::Relaxed);
-            }
+    if let Some(before) = &plan.before {
+        for ((world, load), policy) in &jobs {
+            let runs = (plan.seeds.len(), seconds(world));
+            place(before, (&world.name, *load, policy.map_or(OURS, |policy| policy.name)), runs)?;
         }
-    };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(work);
-        }
-    });
-    done.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
+    }
+    spread(&jobs, |((world, load), policy)| row(world, *load, *policy, &plan.seeds), tell)
 }
 
 /// By how much a scenario's rates are multiplied so that the fluid bound could just serve them.
@@ -191,7 +182,7 @@ fn row(world: &Scenario, load: f64, policy: Option<&Baseline>, seeds: &[u64]) ->
         accuracy: over(&|r| (r.outcome.total.in_time() > 0).then_some(r.outcome.total.accuracy)),
         usd_per_million: over(&|r| r.usd_per_million),
         loads: over(&|r| Some(ratio(r.outcome.loads, 1))),
-        runs: (seeds.len(), world.duration.0 / 1_000_000),
+        runs: (seeds.len(), seconds(world)),
         rented: world.nodes.iter().any(|node| node.rented.is_some()),
         tightest,
         single_runs,
@@ -242,27 +233,34 @@ pub fn beside(before: Vec<Row>, rows: Vec<Row>) -> Vec<Row> {
     all
 }
 
-/// These rows in the place of those that the same policies had there, of as many runs as long as these: what a change of one policy did, beside all others.
+/// How long a run is, in virtual seconds.
+fn seconds(world: &Scenario) -> u64 {
+    world.duration.0 / 1_000_000
+}
+
+/// Where the row of a scenario, a load and a policy stands, which has to be of as many runs as long as these.
+fn place(before: &[Row], what: (&str, f64, &str), runs: (usize, u64)) -> Result<usize, Error> {
+    let (scenario, load, policy) = what;
+    let same =
+        |old: &Row| (&*old.scenario, old.load.to_bits(), &*old.policy) == (scenario, load.to_bits(), policy);
+    let why = match before.iter().position(same) {
+        Some(at) if before[at].runs == runs => return Ok(at),
+        Some(at) => {
+            let old = before[at].runs;
+            let (there, these) =
+                (format!("{} runs of {} s", old.0, old.1), format!("{} of {} s", runs.0, runs.1));
+            format!("{there} stand there, not {these}; run all policies of it again")
+        }
+        None => format!("{policy} was not run on it there yet; run all policies of it"),
+    };
+    Err(Error::Scenario(format!("{scenario} at {load}: {why}")))
+}
+
+/// These rows in the place of those that the same policies had there: what a change of one policy did, beside all others.
 pub fn instead(mut before: Vec<Row>, rows: Vec<Row>) -> Result<Vec<Row>, Error> {
     for row in rows {
-        let same = |old: &&mut Row| {
-            let place = (&old.scenario, old.load.to_bits(), &old.policy);
-            place == (&row.scenario, row.load.to_bits(), &row.policy)
-        };
-        match before.iter_mut().find(same) {
-            Some(old) if old.runs == row.runs => *old = row,
-            Some(old) => {
-                return Err(Error::Scenario(format!(
-                    "{} at {}: {} runs of {} s stand there, not {} of {} s; run all policies of it again",
-                    row.scenario, row.load, old.runs.0, old.runs.1, row.runs.0, row.runs.1
-                )));
-            }
-            None => {
-                let what = "was not run on it there yet; run all policies of it";
-                let Row { scenario, load, policy, .. } = row;
-                return Err(Error::Scenario(format!("{scenario} at {load}: {policy} {what}")));
-            }
-        }
+        let at = place(&before, (&row.scenario, row.load, &row.policy), row.runs)?;
+        before[at] = row;
     }
     Ok(before)
 }
@@ -426,6 +424,24 @@ mod tests {
         assert!(error.contains("2 runs of 1 s stand there, not 2 of 9 s"), "{error}");
         let error = instead(before(), vec![row("c", 0.2, 0.0, 0.8)]).expect_err("a new one").to_string();
         assert!(error.contains("c was not run on it there yet"), "{error}");
+    }
+
+    #[test]
+    fn rows_that_could_not_be_put_there_are_refused_before_anything_has_run() {
+        let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios/bursts.toml"));
+        let old = Row { scenario: "bursts".into(), load: 0.3, ..row(OURS, 0.1, 0.0, 0.7) };
+        let policies = vec![OURS.into()];
+        let plan = Plan {
+            loads: vec![0.3],
+            seeds: vec![1],
+            seconds: 2,
+            starts: 1.0,
+            announce: None,
+            policies,
+            before: Some(vec![old]),
+        };
+        let error = board(&[file], &plan, |_| panic!("nothing runs")).expect_err("other runs").to_string();
+        assert!(error.contains("2 runs of 1 s stand there, not 1 of 2 s"), "{error}");
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl Programme {
             }
         }
         let solution = table.solve();
-        debug_assert!(solution.ended, "a bound that is not the best there is");
+        assert!(solution.ended, "a bound that is not the best there is");
         solution.values.into_iter().map(|value| value.max(0.0)).collect()
     }
 }

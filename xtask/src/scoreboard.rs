@@ -1,7 +1,8 @@
 //! `cargo xtask scoreboard`: every policy on every published scenario, written to `bench/scoreboard/`.
 //!
 //! `--published` looks for what the baselines' authors published (`bench/scoreboard/published.md`), `--tune` searches everybody's parameters
-//! (`simulator/tuning`), `--ablate` switches off each of our ideas in turn (`bench/scoreboard/ablation.md`). The short form, for CI, runs a few virtual seconds of two scenarios and writes nothing: it shows that all of it still runs.
+//! (`simulator/tuning`), `--ablate` switches off each of our ideas in turn (`bench/scoreboard/ablation.md`), `--starts` lets models load and machines start in less and
+//! in more time than was assumed (`bench/scoreboard/starts.md`), `--bounds` works out the bounds of the rows that are there anew. The short form, for CI, runs a few virtual seconds of two scenarios and writes nothing: it shows that all of it still runs.
 
 use std::path::PathBuf;
 
@@ -27,10 +28,33 @@ const ABLATED: [&str; 8] = [
     "simulator/scenarios/zipf-floors.toml",
 ];
 
+/// Load times and start-ups are looked at in these, by those whom targets name.
+const STARTS: [&str; 8] = [
+    "--starts",
+    "0.3,1,3",
+    "--loads",
+    "0.3,0.6,0.9,1.2",
+    "--seeds",
+    "2",
+    "--policies",
+    "modelless,infaas-paper,proteus-like,slackfit,clipper,nexus,inferline-like,mark-like",
+];
+
 /// What papers claim of the baselines, or the search of their parameters.
 fn other(args: &[&str]) -> Result<()> {
     let built = cargo_build_release("modelless-simulator", "scoreboard")?;
     run_command(program(&root()?, &built).args(args))
+}
+
+/// All that are published, by name.
+fn scenarios() -> Result<Vec<PathBuf>> {
+    let folder = root()?.join(SCENARIOS);
+    let entries = std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut scenarios: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    scenarios.retain(|path| path.extension().is_some_and(|end| end == "toml"));
+    scenarios.sort();
+    ensure!(!scenarios.is_empty(), "there is no scenario in {SCENARIOS}");
+    Ok(scenarios)
 }
 
 pub(crate) fn run(args: &[&str]) -> Result<()> {
@@ -39,6 +63,11 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
             return other(&["--published", "simulator/published", "--out", "bench/scoreboard"]);
         }
         ["--ablate"] => return other(&[&["--ablate", "--out", "bench/scoreboard"][..], &ABLATED].concat()),
+        ["--starts"] => {
+            let scenarios = scenarios()?;
+            let scenarios: Vec<&str> = scenarios.iter().filter_map(|path| path.to_str()).collect();
+            return other(&[&STARTS, &["--out", "bench/scoreboard"][..], &scenarios].concat());
+        }
         ["--tune"] => return other(&["--tune", "simulator/tuning"]),
         _ => {}
     }
@@ -52,15 +81,10 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
         bail!("--short stands alone");
     }
     let root = root()?;
-    let folder = root.join(SCENARIOS);
-    let entries = std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    let mut scenarios: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    scenarios.retain(|path| path.extension().is_some_and(|end| end == "toml"));
+    let mut scenarios = scenarios()?;
     if short {
         scenarios.retain(|path| SHORT.iter().any(|name| path.ends_with(name)));
     }
-    scenarios.sort();
-    ensure!(!scenarios.is_empty(), "there is no scenario in {SCENARIOS}");
     let built = if short {
         cargo_build("scoreboard")?
     } else {

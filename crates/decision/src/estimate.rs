@@ -291,12 +291,20 @@ impl RunModel {
 
     /// **The estimate**: device time of a batch, preparation included.
     pub fn estimate(&self, batch: u32) -> Moments {
-        self.running(batch) + self.per_item.times(f64::from(batch))
+        self.estimate_from(self.uncorrected(batch), batch)
+    }
+
+    /// The same for who knows what [`Self::uncorrected`] says.
+    pub(crate) fn estimate_from(&self, raw: Moments, batch: u32) -> Moments {
+        self.corrected(raw, batch) + self.per_item.times(f64::from(batch))
     }
 
     /// The part of it that the batch runs.
     pub(crate) fn running(&self, batch: u32) -> Moments {
-        let raw = self.uncorrected(batch);
+        self.corrected(self.uncorrected(batch), batch)
+    }
+
+    fn corrected(&self, raw: Moments, batch: u32) -> Moments {
         let ratio = self.ratio() * self.sizes.factor(batch);
         let spread = self.sizes.spread(batch, self.ratio(), self.correction.spread)
             + common::doubt(self.borrowed * self.sizes.factor(batch));
@@ -409,9 +417,14 @@ impl RunModel {
     /// The batch that takes the least device time per query, of those measured and the largest allowed. What gains
     /// nothing by growing stays small.
     pub fn best_batch(&self, max_batch: u32) -> u32 {
+        self.best_batch_of(max_batch, |batch| self.estimate(batch))
+    }
+
+    /// The same for who knows the estimates.
+    pub(crate) fn best_batch_of(&self, max_batch: u32, estimate: impl Fn(u32) -> Moments) -> u32 {
         let largest = max_batch.min(self.largest_measured()).max(1);
         let measured = self.points.iter().map(|(batch, _)| *batch).filter(|batch| *batch <= largest);
-        let each = |batch: u32| self.estimate(batch).mean / f64::from(batch);
+        let each = |batch: u32| estimate(batch).mean / f64::from(batch);
         let best = |a: u32, b: u32| if each(b) < each(a) { b } else { a };
         measured.chain([largest]).fold(1, best)
     }

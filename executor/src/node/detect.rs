@@ -49,12 +49,32 @@ pub fn hardware() -> Hardware {
 
 /// What hardware that behaves alike is called, so that figures of one are not taken for another's:
 /// `cpu:<model>:<cores>`, the processor's name without trade marks and clock, and after another colon the GPUs, since a
-/// variant may run on one: `cpu:<model>:<cores>:<gpu>+<gpu>`.
+/// variant may run on one: `cpu:<model>:<cores>:<gpu>+<gpu>`. Hypervisors give many processors one name, so what lacks
+/// the instructions that are usual today says which it has: it is slower, and in integers it may answer otherwise.
 pub fn device_class(hardware: &Hardware) -> String {
     let model = Some(slug(&hardware.cpu)).filter(|slug| !slug.is_empty());
-    let class = format!("cpu:{}:{}", model.unwrap_or_else(|| slug(&hardware.arch)), hardware.cores);
+    let model = model.unwrap_or_else(|| slug(&hardware.arch));
+    let class = format!("cpu:{model}{}:{}", lacking(hardware), hardware.cores);
     let gpus: Vec<String> = hardware.gpus.iter().map(|gpu| slug(&gpu.name)).collect();
     if gpus.is_empty() { class } else { format!("{class}:{}", gpus.join("+")) }
+}
+
+/// How the class of a processor of this kind without VNNI ends.
+pub(super) const LACKING: [&str; 3] = ["-avx512", "-avx2", "-sse"];
+
+fn lacking(hardware: &Hardware) -> &'static str {
+    let has = |wanted: &str| hardware.isa.iter().any(|name| name == wanted);
+    let [avx512, avx2, sse] = LACKING;
+    let is_unknown = hardware.isa.is_empty() && hardware.cpu.is_empty();
+    if hardware.arch != "x86_64" || is_unknown || has("avx512_vnni") || has("avx_vnni") {
+        ""
+    } else if has("avx512f") {
+        avx512
+    } else if has("avx2") {
+        avx2
+    } else {
+        sse
+    }
 }
 
 /// A product's name as lower-case words joined by `-`.
@@ -217,12 +237,40 @@ mod tests {
             ("", "cpu:x86-64:2"),
         ] {
             let info = format!(
-                "processor\t: 0\nmodel\t\t: 143\nmodel name\t: {model}\nflags\t\t: fpu avx2 amx_int8 x\n"
+                "processor\t: 0\nmodel\t\t: 143\nmodel name\t: {model}\nflags\t\t: fpu avx2 avx512_vnni amx_int8 x\n"
             );
-            let hardware =
-                Hardware { cpu: cpu(&info), arch: "x86_64".into(), cores: 2, ..Hardware::default() };
+            let hardware = Hardware {
+                cpu: cpu(&info),
+                arch: "x86_64".into(),
+                isa: isa(&info),
+                cores: 2,
+                ..Hardware::default()
+            };
             assert_eq!(device_class(&hardware), expected, "{model}");
-            assert_eq!(isa(&info), ["avx2", "amx_int8"]);
+            assert_eq!(isa(&info), ["avx2", "avx512_vnni", "amx_int8"]);
+        }
+    }
+
+    #[test]
+    fn processors_of_one_name_with_other_instructions_are_of_other_classes() {
+        let class = |arch: &str, isa: &[&str]| {
+            device_class(&Hardware {
+                cpu: "AMD EPYC-7R13".into(),
+                arch: arch.into(),
+                isa: isa.iter().map(|&name| name.to_owned()).collect(),
+                cores: 2,
+                ..Hardware::default()
+            })
+        };
+        assert_eq!(class("x86_64", &["avx2", "avx_vnni"]), "cpu:amd-epyc-7r13:2");
+        assert_eq!(class("x86_64", &["avx2", "avx512f"]), "cpu:amd-epyc-7r13-avx512:2");
+        assert_eq!(class("x86_64", &["avx2"]), "cpu:amd-epyc-7r13-avx2:2");
+        assert_eq!(class("x86_64", &[]), "cpu:amd-epyc-7r13-sse:2");
+        assert_eq!(class("aarch64", &["asimd"]), "cpu:amd-epyc-7r13:2");
+        let unread = Hardware { arch: "x86_64".into(), cores: 2, ..Hardware::default() };
+        assert_eq!(device_class(&unread), "cpu:x86-64:2", "what cannot be read is left open");
+        for isa in [&["avx2"][..], &["avx2", "avx512f"], &[]] {
+            assert!(crate::node::prices::listed(&class("x86_64", isa)).is_some(), "it costs the same");
         }
     }
 

@@ -9,6 +9,7 @@ mod tally;
 mod tree;
 mod zone;
 
+use detect::LACKING;
 pub use detect::{device_class, hardware, slug};
 pub use free::free_memory;
 pub(crate) use host::Watch;

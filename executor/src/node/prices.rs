@@ -73,6 +73,7 @@ pub fn listed(device_class: &str) -> Option<(PricePerHour, String)> {
         _ => return None,
     };
     let model = parts.next()?;
+    let model = super::LACKING.iter().find_map(|ending| model.strip_suffix(ending)).unwrap_or(model);
     let Listed(_, machine, price, shared_by) = list.iter().find(|Listed(name, ..)| *name == model)?;
     let source = match shared_by {
         1 => format!("{LIST}: {machine}"),

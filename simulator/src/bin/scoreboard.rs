@@ -1,11 +1,11 @@
-//! `scoreboard [--short] [--ablate] [--out DIR] [--seeds N] [--seconds N] [--loads A,B,..] [--policies A,B,.. [--instead]] [--announce N] SCENARIO.toml...`, `scoreboard --published DIR [--out DIR]`
-//! and `scoreboard --tune DIR`.
+//! `scoreboard [--short] [--ablate] [--out DIR] [--seeds N] [--seconds N] [--loads A,B,..] [--policies A,B,.. [--instead]] [--announce N] SCENARIO.toml...`, `scoreboard --bounds --out DIR SCENARIO.toml...`, `scoreboard --published DIR [--out DIR]`
+//! and `scoreboard --tune DIR`. With `--starts A,B,..` there is a board for each: loads of models and starts of machines that take so many times as long.
 //!
 //! `cargo xtask scoreboard` starts it with the published scenarios, with what papers claim, or with the grid of the search.
 
 use modelless_simulator::published::{self, CLAIMS};
-use modelless_simulator::scoreboard::{Plan, Row, beside, board, instead, markdown, picture};
-use modelless_simulator::{ablation, tuning};
+use modelless_simulator::scoreboard::{Plan, Row, beside, board, bounds_anew, instead, markdown, picture};
+use modelless_simulator::{ablation, starts, tuning};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,12 @@ struct Options {
     published: Option<PathBuf>,
     /// Whether the rows of single policies take the place of those that are there.
     instead: bool,
+    /// Whether only the bounds of the rows that are there are worked out anew.
+    bounds: bool,
     /// Whether each of our ideas is switched off in turn instead.
     ablate: bool,
+    /// How many times as long loads and starts take, in turn, if they are looked at.
+    starts: Vec<f64>,
     /// Where the grid lies; then it is searched, and what is chosen is written beside it.
     tune: Option<PathBuf>,
 }
@@ -30,8 +34,10 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         loads: vec![0.3, 0.6, 0.9, 1.2, 1.5],
         seeds: (1..=5).collect(),
         seconds: 30,
+        starts: 1.0,
         announce: None,
         policies: Vec::new(),
+        before: None,
     };
     let mut options = Options {
         plan: full,
@@ -39,7 +45,9 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         scenarios: Vec::new(),
         published: None,
         instead: false,
+        bounds: false,
         ablate: false,
+        starts: Vec::new(),
         tune: None,
     };
     while let Some(arg) = args.next() {
@@ -58,22 +66,26 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             }
             "--out" => options.out = Some(PathBuf::from(value()?)),
             "--instead" => options.instead = true,
+            "--bounds" => options.bounds = true,
             "--ablate" => options.ablate = true,
             "--published" => options.published = Some(PathBuf::from(value()?)),
             "--tune" => options.tune = Some(PathBuf::from(value()?)),
             "--seeds" => options.plan.seeds = (1..=number(value()?)?).collect(),
             "--seconds" => options.plan.seconds = number(value()?)?,
-            "--loads" => {
-                let loads = value()?;
-                let load = |text: &str| text.parse::<f64>().map_err(|_| format!("{text:?} is no load"));
-                options.plan.loads = loads.split(',').map(load).collect::<Result<_, _>>()?;
-            }
+            "--loads" => options.plan.loads = numbers(&value()?)?,
+            "--starts" => options.starts = numbers(&value()?)?,
             unknown if unknown.starts_with("--") => return Err(format!("there is no option {unknown}")),
             scenario => options.scenarios.push(PathBuf::from(scenario)),
         }
     }
     let other = options.published.is_some() || options.tune.is_some();
     if options.scenarios.is_empty() && !other { Err("name the scenarios".into()) } else { Ok(options) }
+}
+
+/// Several of them, none below nothing.
+fn numbers(text: &str) -> Result<Vec<f64>, String> {
+    let number = |text: &str| text.parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0);
+    text.split(',').map(|text| number(text).ok_or_else(|| format!("{text:?} is no such number"))).collect()
 }
 
 fn main() -> ExitCode {
@@ -94,10 +106,37 @@ fn all(options: &Options) -> Result<(), String> {
         return tune(folder);
     }
     let files: Vec<&Path> = options.scenarios.iter().map(PathBuf::as_path).collect();
+    if options.ablate && !options.starts.is_empty() {
+        return Err("--ablate and --starts are two runs".into());
+    }
     if options.ablate {
         return ideas(&files, &options.plan, options.out.as_deref());
     }
-    let rows = board(&files, &options.plan, |row| {
+    if options.bounds {
+        let folder = options.out.as_ref().ok_or("--bounds needs the folder of a board: --out")?;
+        if options.ablate
+            || options.instead
+            || !options.starts.is_empty()
+            || !options.plan.policies.is_empty()
+        {
+            return Err("--bounds runs nobody: it stands without other options".into());
+        }
+        if !folder.join("rows.json").exists() {
+            return Err(format!("there is no board in {}: run one first", folder.display()));
+        }
+        let mut rows = known(&folder.join("rows.json"))?;
+        bounds_anew(&files, &mut rows, |done| eprintln!("{done}")).map_err(|error| error.to_string())?;
+        return keep(folder, &rows);
+    }
+    if !options.starts.is_empty() {
+        return times(&files, options);
+    }
+    // Some policies alone are no board, but may be told anew beside the others.
+    let whole = options.plan.policies.is_empty();
+    let folder = options.out.as_ref().filter(|_| whole || options.instead);
+    let before = folder.map_or_else(|| Ok(Vec::new()), |folder| known(&folder.join("rows.json")))?;
+    let plan = Plan { before: (folder.is_some() && !whole).then(|| before.clone()), ..options.plan.clone() };
+    let rows = board(&files, &plan, |row| {
         let violations = 100.0 * row.violations.mean;
         let accuracy = row.accuracy.mean;
         eprintln!(
@@ -106,22 +145,25 @@ fn all(options: &Options) -> Result<(), String> {
         );
     });
     let rows = rows.map_err(|error| error.to_string())?;
-    let how = "cargo xtask scoreboard";
-    // Some policies alone are no board, but may be told anew beside the others.
-    let whole = options.plan.policies.is_empty();
-    let Some(folder) = options.out.as_ref().filter(|_| whole || options.instead) else {
+    let Some(folder) = folder else {
         return std::io::stdout()
-            .write_all(markdown(&rows, how).as_bytes())
+            .write_all(markdown(&rows, HOW).as_bytes())
             .map_err(|error| error.to_string());
     };
-    let before = known(&folder.join("rows.json"))?;
     let rows = if whole { beside(before, rows) } else { instead(before, rows).map_err(|e| e.to_string())? };
-    let text = markdown(&rows, how);
-    let mut files = vec![("README.md".to_owned(), text)];
-    files.push(("rows.json".into(), serde_json::to_string_pretty(&rows).map_err(|e| e.to_string())? + "\n"));
+    keep(folder, &rows)
+}
+
+/// What makes a board.
+const HOW: &str = "cargo xtask scoreboard";
+
+/// Writes a board with its pictures.
+fn keep(folder: &Path, rows: &[Row]) -> Result<(), String> {
+    let mut files = vec![("README.md".to_owned(), markdown(rows, HOW))];
+    files.push(("rows.json".into(), serde_json::to_string_pretty(rows).map_err(|e| e.to_string())? + "\n"));
     let mut names: Vec<&str> = rows.iter().map(|row| row.scenario.as_str()).collect();
     names.dedup();
-    files.extend(names.iter().map(|name| (format!("{name}.svg"), picture(&rows, name))));
+    files.extend(names.iter().map(|name| (format!("{name}.svg"), picture(rows, name))));
     fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
     for (name, text) in files {
         write(&folder.join(name), &text)?;
@@ -152,13 +194,33 @@ fn ideas(files: &[&Path], plan: &Plan, out: Option<&Path>) -> Result<(), String>
     });
     let all = all.map_err(|error| error.to_string())?;
     let text = ablation::markdown(&all, plan.seeds.len(), plan.seconds);
-    let Some(folder) = out else {
-        return std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string());
+    let raw = serde_json::to_string_pretty(&all).map_err(|e| e.to_string())? + "\n";
+    told(out, ("ablation.md", &text), ("ablation.json", &raw))
+}
+
+/// A board for each of several factors of load times and start-ups.
+fn times(files: &[&Path], options: &Options) -> Result<(), String> {
+    let all = starts::starts(files, &options.plan, &options.starts, |times, row| {
+        let violations = 100.0 * row.violations.mean;
+        eprintln!("x {times} {} {:.2} {}: {violations:.2} % violated", row.scenario, row.load, row.policy);
+    });
+    let all = all.map_err(|error| error.to_string())?;
+    let raw = serde_json::to_string_pretty(&all).map_err(|e| e.to_string())? + "\n";
+    told(
+        options.out.as_deref(),
+        ("starts.md", &starts::markdown(&all, "cargo xtask scoreboard --starts")),
+        ("starts.json", &raw),
+    )
+}
+
+/// Writes a text and what it was made of, or tells the text where there is no folder.
+fn told(folder: Option<&Path>, text: (&str, &str), raw: (&str, &str)) -> Result<(), String> {
+    let Some(folder) = folder else {
+        return std::io::stdout().write_all(text.1.as_bytes()).map_err(|error| error.to_string());
     };
     fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    let raw = serde_json::to_string_pretty(&all).map_err(|e| e.to_string())? + "\n";
-    write(&folder.join("ablation.json"), &raw)?;
-    write(&folder.join("ablation.md"), &text)
+    write(&folder.join(raw.0), raw.1)?;
+    write(&folder.join(text.0), text.1)
 }
 
 /// What papers claim, and what is seen.
@@ -172,16 +234,8 @@ fn claims(worlds: &Path, out: Option<&Path>) -> Result<(), String> {
         );
         found.push(seen);
     }
-    let text = published::markdown(&found);
-    let Some(folder) = out else {
-        return std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string());
-    };
-    fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    write(
-        &folder.join("published.json"),
-        &(serde_json::to_string_pretty(&found).map_err(|e| e.to_string())? + "\n"),
-    )?;
-    write(&folder.join("published.md"), &text)
+    let raw = serde_json::to_string_pretty(&found).map_err(|e| e.to_string())? + "\n";
+    told(out, ("published.md", &published::markdown(&found)), ("published.json", &raw))
 }
 
 /// The search of everybody's parameters.

@@ -37,11 +37,18 @@ impl File {
 
     /// From a file, with its rates times `load`, ready to run.
     pub fn load(path: &Path, load: f64) -> Result<Scenario, Error> {
+        Self::load_starting(path, load, 1.0)
+    }
+
+    /// The same with loads of models and starts of machines that take so many times as long.
+    pub(crate) fn load_starting(path: &Path, load: f64, times: f64) -> Result<Scenario, Error> {
         let at = |path: &Path| {
             std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
         };
         let mut file = Self::parse(&at(path).map_err(Error::Scenario)?)?;
         file.load *= load;
+        file.loading.factor *= times;
+        file.renting.factor *= times;
         let folder = path.parent().unwrap_or_else(|| Path::new("."));
         file.build(&|name| at(&folder.join(name)))
     }

@@ -17,6 +17,7 @@ use super::api::WorkerVariant;
 use super::bind::{admits, slack};
 use super::flow::{Flow, alike};
 use super::lanes::Lane;
+use super::level::Level;
 use super::machine::Worker;
 use super::queue::Waiting;
 use super::residency::Residency;
@@ -205,6 +206,8 @@ pub(super) struct Ahead {
     largest: u32,
     /// Batches are taken to last so many times as long where variants are compared.
     caution: f64,
+    /// Who is answered with less than this part of its bound to spare counts a little.
+    reserve: f64,
     /// What the last play needed, for the next one.
     spare: Cell<Table>,
 }
@@ -245,8 +248,9 @@ impl Ahead {
         let spare = Cell::default();
         let caution = worker.caution(now);
         let people = People { kinds: Vec::new(), order: Vec::new() };
-        let mut all = Self { gears, people, free, largest, caution, spare };
-        let reserve = f64::from(worker.config.foresight.reserve_permille) / 1e3;
+        let counts = worker.levels.get(&device).map_or(1.0, Level::reserve);
+        let reserve = counts * f64::from(worker.config.foresight.reserve_permille) / 1e3;
+        let mut all = Self { gears, people, free, largest, caution, reserve, spare };
         for (class, _) in worker.queue.classes() {
             let Some(kind) = all.kind(class, serving) else { continue };
             let groups = worker.queue.in_groups(class, GROUPS);
@@ -306,7 +310,7 @@ impl Ahead {
         // At its credit it is not told what has come since.
         let full = worker.is_at_credit(now);
         let more = f64::from(worker.config.foresight.margin_permille) / 1e3;
-        let reserve = f64::from(worker.config.foresight.reserve_permille) / 1e3;
+        let reserve = self.reserve;
         let mut streams: Vec<Stream> = Vec::new();
         for (class, flow, told) in flows {
             let unheard = Moments::exactly(now - *told).mean;

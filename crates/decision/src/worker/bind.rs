@@ -1,6 +1,6 @@
 //! The choice of variant and batch for a lane whose prepared slot is free.
 //!
-//! The query with the earliest deadline leads. Its variants, those that the device can afford for all that is asked (`level`), are tried in the order it prefers, each with the batch that
+//! The query with the earliest deadline leads, but for turns (`turns`) and pressed devices (`pressed`). Its variants, those that the device can afford for all that is asked (`level`), are tried in the order it prefers, each with the batch that
 //! can be drawn for it in time; the first of those is taken with which the fewest others would not be in time
 //! (`ahead`). So a backlog, or what is about to come, makes answers cheaper, down to each query's floor and never below,
 //! before anything is shed, and an overload that stays keeps the variant with the highest throughput.
@@ -64,15 +64,24 @@ impl Worker {
         if let Some(key) = self.sheds(now, lane, &rates) {
             return Bound::GivesPlace(key);
         }
-        let ahead = OnceCell::new();
+        let (ahead, ample) = (OnceCell::new(), OnceCell::new());
         let mut later: Option<Time> = None;
         let mut late: Vec<QueryKey> = Vec::new();
         let mut deferred: BTreeSet<TaskId> = BTreeSet::new();
-        let first = self.goes_first(lane.device);
-        let is_first = |waiting: &&Waiting| self.is_first(lane.device, waiting, first);
+        let first = self.goes_first(now, lane);
+        let others = self.others_turn(now, lane, &serving, &ample);
+        let is_first = |waiting: &&Waiting| match &others {
+            Some(others) => others.has(waiting),
+            None => self.is_first(lane.device, waiting, first),
+        };
         let heads = self.queue.merged(|class| rates.contains_key(class)).filter(is_first);
         let then = self.queue.merged(|class| rates.contains_key(class)).filter(|waiting| !is_first(waiting));
+        let goes_before = |head: &Waiting| others.as_ref().is_some_and(|others| others.has(head));
+        let mut turn_kept = false;
         for head in heads.chain(then) {
+            if turn_kept && !goes_before(head) {
+                break; // it is somebody's turn who is bound a little later
+            }
             if deferred.contains(&head.query.class.task) {
                 continue;
             }
@@ -84,8 +93,10 @@ impl Worker {
                 price,
                 serving: &serving,
                 ahead: &ahead,
+                ample: &ample,
                 level: self.levels.get(&lane.device),
                 limited: Cell::new(true),
+                certain: Cell::new(false),
                 head,
                 others: RefCell::default(),
             };
@@ -116,14 +127,17 @@ impl Worker {
             let is_pressed = pressed.is_some();
             // With none, only its price ceiling is in the way: more of its kind may yet come and share the batch.
             match pressed.or_else(|| draw.best()).or_else(|| draw.last_chance()) {
-                Some(Binding { until: Some(until), .. }) => {
+                Some(Binding { until: Some(until), variant, .. }) => {
+                    let apart = self.residency.variant(variant).is_some_and(|v| self.apart(v));
+                    turn_kept |= goes_before(head) && lane.running.is_some() && !apart;
                     later = Some(later.map_or(until, |known| known.min(until)));
                     if first.is_some() && is_pressed {
                         break; // a whole batch of what is cheap may only grow; what is dear does not go before it
                     }
                     deferred.insert(head.query.class.task);
                 }
-                Some(binding) if !is_pressed && draw.gives_way(&binding) => {
+                // Where there is ample time for turns nobody is refused so that others gain.
+                Some(binding) if !is_pressed && others.is_none() && draw.gives_way(&binding) => {
                     return Bound::Late(alloc::vec![head.query.key]);
                 }
                 Some(binding) => return Bound::Batch(binding),
@@ -191,13 +205,17 @@ pub(super) struct Draw<'a> {
     pub(super) lane: &'a Lane,
     pub(super) device: DeviceIx,
     price: PricePerHour,
-    serving: &'a [&'a WorkerVariant],
+    pub(super) serving: &'a [&'a WorkerVariant],
     /// Made when it is asked for the first time.
     ahead: &'a OnceCell<Ahead>,
+    /// The same: see `turns`.
+    pub(super) ample: &'a OnceCell<bool>,
     /// What may answer whom for now.
     pub(super) level: Option<&'a Level>,
     /// Whether that is heeded.
     limited: Cell<bool>,
+    /// Whether nobody is drawn who is not in time for certain: somebody else has his place then.
+    pub(super) certain: Cell<bool>,
     pub(super) head: &'a Waiting,
     /// See [`Draw::others`].
     others: RefCell<Others<'a>>,
@@ -387,6 +405,7 @@ impl<'a> Draw<'a> {
     /// the task's way of batching says. `None` if the head does not get into it.
     fn fill(&self, variant: &WorkerVariant) -> Option<Vec<&'a Waiting>> {
         let largest = if self.head.alone { 1 } else { self.worker.largest(self.device, variant) };
+        let largest = self.in_turn(variant, largest);
         let alone = self.start(variant) + self.worker.residency.estimate(variant, 1);
         let by_deadline = self.worker.batching(variant) == Batching::Deadline;
         if by_deadline && !alone.within(slack(self.now, self.head)) {
@@ -445,9 +464,10 @@ impl<'a> Draw<'a> {
         let takes = self.worker.residency.takes(variant);
         let start = self.start(variant);
         // To be as sure of a batch as of one alone would keep batches small, and small batches miss more.
+        let certain = self.certain.get();
         let fits = |batch: usize, slack: f64| {
             let ends = start + takes(u32::try_from(batch).unwrap_or(u32::MAX));
-            if batch == 1 { ends.within(slack) } else { ends.mostly_within(slack) }
+            if batch == 1 || certain { ends.within(slack) } else { ends.mostly_within(slack) }
         };
         let mut members: Vec<&Waiting> = Vec::with_capacity(largest.min(self.worker.queue.len()).max(1));
         let mut tightest = f64::INFINITY;

@@ -110,7 +110,9 @@ impl Worker {
                 let missed = failure == Failure::Unreachable || member.waiting.missed;
                 let waiting = Waiting { alone, missed, ..member.waiting };
                 match self.place(now, &waiting) {
-                    Ok(_) => self.push(waiting),
+                    Ok(resident) => {
+                        self.push(Waiting { loaded: waiting.loaded || !resident, ..waiting });
+                    }
                     Err(refusal) => {
                         self.note_missed(now, &query);
                         self.refuse(query.key, refusal);

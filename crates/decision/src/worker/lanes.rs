@@ -8,6 +8,7 @@
 use super::api::{Action, BatchId, LaneIx, Runner};
 use super::queue::{Came, Waiting};
 use super::reason::Reason;
+use super::turns::Turn;
 use crate::estimate::Moments;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -113,12 +114,14 @@ pub(super) struct Lane {
     stood: Micros,
     /// Since when what runs has been suspected, and this is no place for anything else.
     suspected: Option<Time>,
+    /// The last turn here of some who gathered: as it was when something was last bound, or ran to its end with nothing behind it.
+    pub(super) turn: Option<Turn>,
 }
 
 impl Lane {
     pub(super) fn new(device: DeviceIx, ix: LaneIx) -> Self {
         let (free_since, stood) = (Time::ZERO, Micros::ZERO);
-        Self { device, ix, running: None, next: None, free_since, stood, suspected: None }
+        Self { device, ix, running: None, next: None, free_since, stood, suspected: None, turn: None }
     }
 
     /// What is left of the batch on the device.
@@ -293,6 +296,9 @@ impl Lane {
     /// their common runner `died`: then its own end will be told, and `None` as its time says that it never ran.
     pub(super) fn ended(&mut self, now: Time, id: BatchId, died: bool) -> Option<(Batch, Option<Spent>)> {
         if self.running.as_ref().is_some_and(|batch| batch.id == id) {
+            if self.next.is_none() {
+                self.turn = self.turn(now);
+            }
             let batch = self.running.take()?;
             let idle_before = batch.started == Some(self.free_since);
             // From when it was suspected it stood back behind the others, which says nothing of what it takes by itself.

@@ -10,8 +10,12 @@
 //! accurate one step at a time, whichever gains most answers' accuracy for the time it takes, while there is room. Floors are not touched: a
 //! class knows only variants that may answer it.
 //!
+//! A device that would be busy for less than half of its time in batches as full as pay and bounds allow is *quiet*: batches grow when it is needed, so
+//! there is always something to fall back to, the look ahead sees to the rest, and no class is kept from anything. How much is kept in reserve follows the same figure.
+//!
 //! A device that could not keep up with batches of what comes to itself looks again with batches as they come to gateways, which go whole to one node each
-//! in turn. If that is too much as well it is *pressed* (`pressed`).
+//! in turn. If that is too much as well it is *pressed* (`pressed`), and looks a third time: who is answered then has waited nearly all of his bound, so batches
+//! are larger, and what takes least in them may be another variant.
 
 use super::ahead::{LATELY, whole};
 use super::api::WorkerVariant;
@@ -26,7 +30,10 @@ use modelless_types::{Batching, DeviceIx, Micros, Time, VariantId};
 
 /// A batch of a class leaves after this part of its bound: as long again is for its run, and for what runs before it.
 const PERIOD: f64 = 0.5;
-/// A batch that takes more than this part of the tightest bound that is asked within holds up whoever is asked within it.
+/// The same on a pressed device. With 0.75 of it half as much is gained, and with twice it no more (ADR 0225).
+const PRESSED_PERIOD: f64 = 1.0;
+/// A batch that takes more than this part of the tightest bound that is asked within holds up whoever is asked within it. Of its own bound it takes no more either
+/// where a device is to be called quiet.
 const LONGEST: f64 = 0.5;
 /// Classes may be given variants that would keep a device busier than it can be by this part of what it has left with the cheapest: the look ahead
 /// falls back to those wherever there is no time, and more is answered accurately than if all that is accurate had to fit at once. A device that is busy with
@@ -35,6 +42,11 @@ const LONGEST: f64 = 0.5;
 const OVER: f64 = 0.7;
 /// On a device that is busy for less than this part of its time few are held up, and the look ahead sees to them.
 const BUSY: f64 = 0.5;
+/// A device is quiet below this part of its time in batches as full as pay. With 0.4 or 0.7 more are missed and answers are less or hardly more accurate (ADR 0224).
+const QUIET: f64 = 0.5;
+/// Nothing is kept in reserve up to the first of these parts of a device's time in such batches, and everything from the second on: who is answered at the last
+/// moment is missed by every chance, but where little is asked chance has nothing to build up on.
+const RESERVED: (f64, f64) = (0.3, 0.7);
 /// What is asked changes no faster than a person would notice, and this is asked on the path of queries.
 const EVERY: Micros = Micros::from_millis(10);
 /// Those classes that are asked most; the others may have anything, and are few.
@@ -50,6 +62,10 @@ pub(super) struct Level {
     beyond: BTreeMap<Class, Vec<VariantId>>,
     /// What each is answered by while more is asked than can be done.
     pressed: BTreeMap<Class, VariantId>,
+    /// Those of them of which there is more than enough: see [`Match::plenty`].
+    plenty: Vec<VariantId>,
+    /// The part of what would be kept in reserve that is not, since little is asked.
+    eased: f64,
     /// When it was worked out, and what was in memory then.
     at: Option<(Time, u64)>,
 }
@@ -59,6 +75,11 @@ impl Level {
         self.beyond.get(class).is_none_or(|beyond| !beyond.contains(&variant))
     }
 
+    /// The part of the reserve that counts.
+    pub(super) fn reserve(&self) -> f64 {
+        1.0 - self.eased
+    }
+
     pub(super) fn is_pressed(&self) -> bool {
         !self.pressed.is_empty()
     }
@@ -66,6 +87,11 @@ impl Level {
     /// Whether it still says something, though nobody may have come since.
     pub(super) fn is_of_late(&self, now: Time) -> bool {
         self.at.is_some_and(|(at, _)| now - at <= LATELY)
+    }
+
+    /// Whether there is more than enough to do of a variant on a pressed device, so that whoever is given up has his place taken.
+    pub(super) fn is_plenty(&self, variant: VariantId) -> bool {
+        self.plenty.contains(&variant)
     }
 
     /// What a class is answered by, if more is asked than can be done.
@@ -101,6 +127,8 @@ struct Match<'a> {
     loads: Vec<f64>,
     /// The tightest bound of all.
     tightest: f64,
+    /// Batches leave after this part of a bound.
+    period: f64,
 }
 
 impl Match<'_> {
@@ -166,7 +194,7 @@ impl Match<'_> {
     /// The share of a lane that queries take which come at a rate, among so many nodes, and of which batches leave after a part of a bound.
     fn share(&self, gear: usize, (rate, among): (f64, f64), bound: f64) -> f64 {
         // A batch is not smaller than one query.
-        let period = (bound * PERIOD).max(1.0 / (rate * among));
+        let period = (bound * self.period).max(1.0 / (rate * among));
         self.takes(gear, rate * among * period) / (period * among)
     }
 
@@ -182,6 +210,28 @@ impl Match<'_> {
     /// The lanes that all of it keeps busy.
     fn load(&self) -> f64 {
         self.loads.iter().sum()
+    }
+
+    /// The lanes that all of it would keep busy at the least: in batches as full as pays, and as bounds allow, which they become when it is needed. With more
+    /// classes than are looked at nobody knows.
+    fn least(&self) -> f64 {
+        if self.asked.len() == CLASSES {
+            return f64::INFINITY;
+        }
+        let least = |asked: &Asked| {
+            let each = |(gear, _): &(usize, f64)| self.each_within(*gear, asked.bound * LONGEST);
+            asked.rate * asked.may.iter().map(each).fold(f64::INFINITY, f64::min)
+        };
+        self.asked.iter().map(least).sum()
+    }
+
+    /// What a gear takes for each in the largest batch that pays and takes no longer than this, or alone.
+    fn each_within(&self, gear: usize, longest: f64) -> f64 {
+        let best = f64::from(self.gears[gear].1);
+        let halves = core::iter::successors(Some(best), |n| (*n > 1.0).then(|| libm::ceil(n / 2.0)));
+        let mut sizes = halves.map(|n| (n, self.batch(gear, n)));
+        let fits = sizes.find(|(_, takes)| *takes <= longest);
+        fits.map_or_else(|| self.batch(gear, 1.0), |(n, takes)| takes / n)
     }
 
     /// By how much the load changes if a class is answered by another variant.
@@ -259,6 +309,22 @@ impl Match<'_> {
         }
     }
 
+    /// The variants of which not everybody can be answered, if what takes less for each goes first.
+    fn plenty(&self, lanes: f64) -> Vec<VariantId> {
+        let each = |gear: usize| {
+            let best = f64::from(self.gears[gear].1);
+            self.batch(gear, best) / best
+        };
+        let mut used: Vec<usize> = (0..self.gears.len()).filter(|gear| self.loads[*gear] > 0.0).collect();
+        used.sort_by(|a, b| each(*a).total_cmp(&each(*b)));
+        let mut load = 0.0;
+        let mut is_too_much = |gear: usize| {
+            load += self.loads[gear];
+            load > lanes
+        };
+        used.into_iter().filter(|gear| is_too_much(*gear)).map(|gear| self.gears[gear].0.id).collect()
+    }
+
     /// What takes more of the device for each class than what it was given.
     fn level(&self, at: (Time, u64)) -> Level {
         let mut beyond = BTreeMap::new();
@@ -269,8 +335,14 @@ impl Match<'_> {
             let dearer = asked.admitted.iter().filter(|gear| !affordable(gear));
             beyond.insert(asked.class, dearer.map(|gear| self.gears[*gear].0.id).collect());
         }
-        Level { beyond, pressed: BTreeMap::new(), at: Some(at) }
+        Level { beyond, at: Some(at), ..Level::default() }
     }
+}
+
+/// The part of the reserve that is not kept on a device that would be busy for such a part of its time.
+fn eased(busy: f64) -> f64 {
+    let (none, all) = RESERVED;
+    1.0 - ((busy - none) / (all - none)).clamp(0.0, 1.0)
 }
 
 impl Worker {
@@ -310,6 +382,7 @@ impl Worker {
             by: Vec::new(),
             loads: Vec::new(),
             tightest: f64::INFINITY,
+            period: PERIOD,
         };
         // Of a class that a server may answer nobody knows how much is left to lanes.
         let apart = |class: &Class| self.residency.serving(device).any(|v| self.apart(v) && admits(class, v));
@@ -319,6 +392,11 @@ impl Worker {
         }
         let lanes = self.lanes.iter().filter(|lane| lane.device == device).count();
         let lanes = f64::from(u32::try_from(lanes).unwrap_or(u32::MAX));
+        let busy = if self.config.foresight.eases { all.least() / lanes.max(1.0) } else { 1.0 };
+        let eased = eased(busy);
+        if busy < QUIET {
+            return Level { eased, ..nothing };
+        }
         all.share_what_pays();
         let mut is_pressed = self.config.foresight.full_batches && all.load() >= lanes * PRESSED;
         if is_pressed {
@@ -326,9 +404,15 @@ impl Worker {
             all.share_what_pays();
             is_pressed = all.load() >= lanes * PRESSED;
         }
+        if is_pressed {
+            all.period = PRESSED_PERIOD;
+            all.ask(now, &apart, true);
+            all.share_what_pays();
+        }
         all.be_accurate(lanes);
         let by = all.asked.iter().zip(&all.by).map(|(asked, by)| (asked.class, all.gears[*by].0.id));
         let pressed = if is_pressed { by.collect() } else { BTreeMap::new() };
-        Level { pressed, ..all.level(at) }
+        let plenty = if is_pressed { all.plenty(lanes) } else { Vec::new() };
+        Level { pressed, plenty, eased, ..all.level(at) }
     }
 }

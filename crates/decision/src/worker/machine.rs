@@ -306,6 +306,7 @@ impl Worker {
         let known = self.residency.variant(variant);
         let idle = known.is_none_or(|known| self.before(&self.lanes[at], known).is_none());
         let handover = if idle { self.handover.moments() } else { Moments::ZERO };
+        self.lanes[at].turn = self.lanes[at].turn(now);
         self.lanes[at].next = Some(Batch {
             id,
             variant,

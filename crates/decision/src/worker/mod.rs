@@ -15,9 +15,11 @@
 //! | `announced` | queries that other nodes may answer as well |
 //! | `claiming` | asking for them, and batches that wait to hear which of them they get |
 //! | `caution` | how much more has to be reckoned with than is foreseen |
+//! | `foresight` | how far it looks ahead, and which ideas of it are switched on |
 //! | `flow` | at what rate queries come to gateways |
 //! | `level` | which variants a device can afford for all that is asked of it |
 //! | `batching` | how large batches become and how long they wait for more |
+//! | `turns` | who gathered while a model was loaded takes turns with others |
 //! | `spare` | what is done while nothing else is to be done |
 //! | `shedding` | who gives way when not all can be in time |
 //! | `cutting` | how cores are cut into lanes |
@@ -52,6 +54,7 @@ mod cutting;
 mod drift;
 mod ending;
 mod flow;
+mod foresight;
 mod lanes;
 mod learn;
 mod level;
@@ -73,12 +76,14 @@ mod spare;
 mod suspects;
 mod times;
 mod trust;
+mod turns;
 
 pub use api::{
-    Action, BatchId, DeviceConfig, EVICTED, Event, Failure, Foresight, LaneIx, Outcome, UNLOADED,
-    WorkerConfig, WorkerVariant,
+    Action, BatchId, DeviceConfig, EVICTED, Event, Failure, LaneIx, Outcome, UNLOADED, WorkerConfig,
+    WorkerVariant,
 };
 pub(crate) use api::{draining, is_draining};
+pub use foresight::Foresight;
 pub use load::WorkerLoad;
 pub use machine::Worker;
 pub use reason::Reason;

@@ -144,9 +144,15 @@ impl Worker {
                 self.queue.remove(key);
                 let why = "what could answer it is not in memory any more".into();
                 self.declines(key, Refusal::NothingRunnable { why });
-            } else if let Err(refusal) = self.place(now, &waiting) {
-                self.queue.remove(key);
-                self.give_up(now, &waiting, refusal);
+                continue;
+            }
+            match self.place(now, &waiting) {
+                Ok(true) => {}
+                Ok(false) => self.queue.gathers(key),
+                Err(refusal) => {
+                    self.queue.remove(key);
+                    self.give_up(now, &waiting, refusal);
+                }
             }
         }
         self.place_aside(now);

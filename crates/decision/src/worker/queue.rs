@@ -78,6 +78,8 @@ pub(super) struct Queue {
     bytes: Bytes,
     /// How many of them other nodes could answer too.
     returnable: u32,
+    /// How many of them waited for something to be loaded.
+    gathered: usize,
     /// Of each class, how many were only announced; and how many in all.
     announced: BTreeMap<Class, usize>,
     announced_here: usize,
@@ -117,6 +119,7 @@ impl Queue {
         }
         self.levels[usize::from(query.priority.level())] += 1;
         self.returnable += u32::from(query.returnable);
+        self.gathered += usize::from(waiting.loaded);
         self.queries.insert(query.key, slot);
     }
 
@@ -147,6 +150,7 @@ impl Queue {
         }
         self.levels[usize::from(query.priority.level())] -= 1;
         self.returnable -= u32::from(query.returnable);
+        self.gathered -= usize::from(waiting.loaded);
         Some(waiting)
     }
 
@@ -156,6 +160,19 @@ impl Queue {
             self.returnable += u32::from(!waiting.query.returnable);
             waiting.query.returnable = true;
         }
+    }
+
+    /// What is to answer a query that waits here has to be loaded.
+    pub(super) fn gathers(&mut self, key: QueryKey) {
+        if let Some(waiting) = self.queries.get(&key).and_then(|slot| self.slots[*slot].as_mut()) {
+            self.gathered += usize::from(!waiting.loaded);
+            waiting.loaded = true;
+        }
+    }
+
+    /// Whether any of those who wait did so for something to be loaded.
+    pub(super) fn any_gathered(&self) -> bool {
+        self.gathered > 0
     }
 
     pub(super) fn get(&self, key: QueryKey) -> Option<&Waiting> {

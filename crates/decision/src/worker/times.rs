@@ -15,15 +15,29 @@ pub(super) struct Times {
     best: u32,
     /// Device time per query in that batch.
     batched: Moments,
-    /// Of a batch of one, of two, and so on.
+    /// Of a batch of one, of two, and so on, as the profile has it.
+    profiled: Vec<Moments>,
+    /// The same as it was seen to be.
     of: Vec<Moments>,
 }
 
 impl Times {
     pub(super) fn new(variant: &WorkerVariant) -> Self {
-        let best = variant.run.best_batch(variant.max_batch);
-        let of = (1..=variant.max_batch.clamp(1, KEPT)).map(|batch| variant.run.estimate(batch)).collect();
-        Self { best, batched: variant.run.estimate(best).times(1.0 / f64::from(best)), of }
+        let sizes = 1..=variant.max_batch.clamp(1, KEPT);
+        let profiled: Vec<Moments> = sizes.map(|batch| variant.run.uncorrected(batch)).collect();
+        let of = Vec::with_capacity(profiled.len());
+        let mut times = Self { best: 1, batched: Moments::ZERO, profiled, of };
+        times.learn(variant);
+        times
+    }
+
+    /// What is known of a variant changed, but for its profile.
+    pub(super) fn learn(&mut self, variant: &WorkerVariant) {
+        let run = &variant.run;
+        self.of.clear();
+        self.of.extend((1..).zip(&self.profiled).map(|(batch, raw)| run.estimate_from(*raw, batch)));
+        self.best = run.best_batch_of(variant.max_batch, |batch| self.estimate(run, batch));
+        self.batched = self.estimate(run, self.best).times(1.0 / f64::from(self.best));
     }
 
     /// Device time per query of the batch that pays, or of one alone where batches gain nothing.

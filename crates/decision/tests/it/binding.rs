@@ -384,6 +384,29 @@ fn a_batch_behind_another_in_its_runner_is_taken_back_when_all_its_clients_have_
 }
 
 #[test]
+fn who_was_taken_back_from_a_batch_that_runs_and_comes_again_is_answered_by_another() {
+    let mut world = World::new(100, &[1]);
+    let far = Micros(1_000_000);
+    let (first, ..) = bound(&world.arrive(1, &[1], far)).expect("bound");
+    world.prepared(first);
+    // Its gateway took it to another node, which gave it back.
+    assert_eq!(world.feed(Event::Cancel { key: QueryKey(1) }), []);
+    let mut told = world.arrive(1, &[1], far);
+    if bound(&told).is_none() {
+        world.now = world.worker.poll_timeout().expect("it is bound soon").at;
+        world.worker.handle_timeout(world.now);
+        told.extend(std::iter::from_fn(|| world.worker.poll_action()));
+    }
+    let (second, _, members) = bound(&told).expect("bound behind the first");
+    assert_eq!(members, [1]);
+    world.prepared(second);
+    let told = world.feed(Event::Done { batch: first, outcome: Outcome::Ran });
+    assert!(told.contains(&Action::Deliver { batch: first, queries: Vec::new() }), "{told:?}");
+    let told = world.feed(Event::Done { batch: second, outcome: Outcome::Ran });
+    assert!(told.contains(&Action::Deliver { batch: second, queries: vec![QueryKey(1)] }), "{told:?}");
+}
+
+#[test]
 fn a_batch_that_is_waited_for_by_one_is_not_taken_back() {
     let mut world = World::new(100, &[1]);
     let far = Micros(1_000_000);
@@ -402,7 +425,7 @@ fn what_a_device_cannot_afford_for_all_that_is_asked_answers_nobody_though_it_co
     // In batches of four the accurate one takes 500 us each, so of what comes every 400 us it could answer four fifths; alone it
     // takes a quarter of the time between two that come every 4 ms.
     for (levels, every, chosen) in [(true, 400, 0), (false, 400, 1), (true, 4_000, 1)] {
-        let foresight = Foresight { levels, to_come: false, caution: false, ..Foresight::default() };
+        let foresight = Foresight { levels, ..never_at_ease() };
         let mut world = World::looking(foresight, 100, &[0, 1]);
         world.show(2_000, every, &[&[0, 1]]);
         // Alone in line it has time for either, and none to wait for others to join it.
@@ -413,6 +436,53 @@ fn what_a_device_cannot_afford_for_all_that_is_asked_answers_nobody_though_it_co
         };
         assert_eq!(bound(&told).map(|b| b.1), Some(chosen), "{levels}, one every {every} us");
         assert_eq!(reasons(&told), [why]);
+    }
+}
+
+/// A device that limits and reserves however little is asked, and foresees nobody.
+fn never_at_ease() -> Foresight {
+    Foresight { eases: false, to_come: false, caution: false, ..Foresight::default() }
+}
+
+#[test]
+fn a_quiet_device_limits_nobody_since_its_batches_may_still_grow() {
+    // In batches of four the cheap one takes 50 us each: an eighth of the time between two, and more than half of it.
+    for (eases, every, chosen) in [(true, 400, 1), (false, 400, 0), (true, 90, 0)] {
+        let foresight = Foresight { eases, ..never_at_ease() };
+        let mut world = World::looking(foresight, 100, &[0, 1]);
+        world.show(800_000 / every, every, &[&[0, 1]]);
+        let told = world.arrive(1, &[0, 1], ALONE);
+        assert_eq!(bound(&told).map(|b| b.1), Some(chosen), "{eases}, one every {every} us");
+    }
+}
+
+#[test]
+fn a_device_whose_bounds_leave_no_time_for_full_batches_is_not_quiet() {
+    // In batches of four the cheap one takes 50 us each, less than half of the 110 between two; but only one alone, of 100 us, takes less than half of a bound of
+    // 300. The accurate one takes 140.
+    for (within, chosen) in [(300, 0), (1_300, 1)] {
+        let foresight = Foresight { reserve_permille: 0, eases: true, ..never_at_ease() };
+        let mut world = World::looking(foresight, 100, &[]);
+        world.feed(Event::Catalog(vec![variant(0, 100.0), variant(1, 140.0)]));
+        for at in [0, 1] {
+            world.feed(Event::Wake { task: TASK, ordinal: at });
+            world.load(at);
+        }
+        world.show_within(8_000, 110, &[&[0, 1]], Micros(within));
+        let told = world.arrive(1, &[0, 1], Micros(200));
+        assert_eq!(bound(&told).map(|b| b.1), Some(chosen), "asked within {within} us");
+    }
+}
+
+#[test]
+fn a_quiet_device_answers_at_the_last_moment_what_a_busy_one_keeps_a_reserve_for() {
+    // The accurate one leaves an eighth of the bound, less than the fifth that is kept else.
+    for (eases, chosen) in [(true, 1), (false, 0)] {
+        let foresight = Foresight { eases, ..never_at_ease() };
+        let mut world = World::looking(foresight, 100, &[0, 1]);
+        world.show(500, 4_000, &[&[0, 1]]);
+        let told = world.arrive(1, &[0, 1], Micros(1_150));
+        assert_eq!(bound(&told).map(|b| b.1), Some(chosen), "{eases}");
     }
 }
 
@@ -476,7 +546,7 @@ fn lanes_side_by_side_afford_what_one_cannot() {
     // Every 400 us the accurate one takes 1.25 lanes in batches of four, and every 300 us 1.7: no single batch takes long for a bound of 20 ms, and a device may be
     // given somewhat more than it can do.
     for (lanes, every, chosen) in [(1, 300, 0), (1, 400, 1), (2, 400, 1)] {
-        let foresight = Foresight { to_come: false, caution: false, ..Foresight::default() };
+        let foresight = never_at_ease();
         let mut world = World::with_lanes(lanes, foresight, &[0, 1]);
         world.show_within(2_000, every, &[&[0, 1]], Micros(20_000));
         // The first may wait for others to share its batch.
@@ -501,12 +571,21 @@ fn goes_next_of(
     change: fn(&mut Query),
 ) -> (Vec<u64>, Vec<u64>) {
     let foresight = Foresight { full_batches, to_come: false, caution: false, ..Foresight::default() };
-    let mut world = World::looking(foresight, 100, &[0, 1]);
+    goes_next_in(World::looking(foresight, 100, &[0, 1]), (every, ALONE), waiting, change)
+}
+
+/// The same in another world, with a bound that leaves a dear one no time to wait for others.
+fn goes_next_in(
+    mut world: World,
+    (every, alone): (u64, Micros),
+    waiting: &[(u64, &[u8], u64)],
+    change: fn(&mut Query),
+) -> (Vec<u64>, Vec<u64>) {
     world.show_within(2_000, every, &[&[0, 1], &[1]], Micros(20_000));
     // One that has no time to wait for others runs while they come.
-    let (running, ..) = bound(&world.arrive(1, &[1], ALONE)).expect("bound");
+    let (running, ..) = bound(&world.arrive(1, &[1], alone)).expect("bound");
     world.prepared(running);
-    // Behind it is a whole batch, which takes 2 ms.
+    // Behind it is a whole batch of the dear.
     let next = (2..=5).find_map(|key| bound(&world.arrive(key, &[1], Micros(100_000)))).expect("bound");
     world.prepared(next.0);
     for (at, (key, admits, latency)) in waiting.iter().enumerate() {
@@ -518,15 +597,14 @@ fn goes_next_of(
     }
     world.now = world.now + Micros(900);
     let mut told = world.feed(Event::Done { batch: running, outcome: Outcome::Ran });
-    assert_eq!(bound(&told), None, "it is early");
-    // What is whole is bound a while before its turn comes, what may yet grow at the last moment.
+    // What there is plenty of is bound at once, what is whole a while before its turn comes, what may yet grow at the last moment.
     for wait in [1_000, 850] {
-        world.now = world.now + Micros(wait);
-        world.worker.handle_timeout(world.now);
-        told.extend(std::iter::from_fn(|| world.worker.poll_action()));
         if bound(&told).is_some() {
             break;
         }
+        world.now = world.now + Micros(wait);
+        world.worker.handle_timeout(world.now);
+        told.extend(std::iter::from_fn(|| world.worker.poll_action()));
     }
     let late = |action: &Action| if let Action::Refuse { key, .. } = action { Some(key.0) } else { None };
     let late = told.iter().filter_map(late).collect();
@@ -556,6 +634,57 @@ fn on_a_pressed_device_whole_batches_go_first_and_the_cheapest_of_them() {
 }
 
 #[test]
+fn on_a_pressed_device_what_is_cheap_and_has_no_time_for_more_to_come_goes_before_what_is_dear_and_whole() {
+    // The lane is free 2.1 ms after they came; whole batches of the dear take 1.2 ms, two of the cheap 133 us.
+    for (due, first) in [(2_500, 21), (3_500, 11)] {
+        let waiting: [(u64, &[u8], u64); 6] = [
+            (11, &[1], 9_000),
+            (12, &[1], 9_000),
+            (13, &[1], 9_000),
+            (14, &[1], 9_000),
+            (21, &[0, 1], due),
+            (22, &[0, 1], due),
+        ];
+        let mut world =
+            World::looking(Foresight { to_come: false, caution: false, ..Foresight::default() }, 100, &[]);
+        world.feed(Event::Catalog(vec![variant(0, 100.0), variant(1, 600.0)]));
+        for at in [0, 1] {
+            world.feed(Event::Wake { task: TASK, ordinal: at });
+            world.load(at);
+        }
+        let (members, _) = goes_next_in(world, (100, Micros(780)), &waiting, |_| ());
+        assert_eq!(members.first(), Some(&first), "due after {due} us");
+    }
+}
+
+#[test]
+fn a_pressed_device_chooses_what_takes_least_in_batches_of_who_waited_for_his_whole_bound() {
+    // Every 2 ms eight of either class come. Of the two that are cheap the more accurate takes 60 us each in batches of four and of eight, the other 110 and 55.
+    let shaped = |at: u8, points: [(u32, f64); 3]| {
+        let point =
+            |(batch, mean_us)| BatchPoint { batch, mean_us, var_us2: 0.0, p99_us: mean_us, samples: 1 };
+        let run = RunModel::from_points(&points.map(point), Moments::ZERO).expect("points");
+        WorkerVariant { max_batch: 8, run, ..variant(at, 1.0) }
+    };
+    let dear = |four_us: f64| shaped(2, [(1, 500.0), (4, four_us), (8, 2.0 * four_us)]);
+    for (dear_us, chosen) in [(950.0, 0), (600.0, 1)] {
+        let foresight = Foresight { to_come: false, caution: false, eases: false, ..Foresight::default() };
+        let mut world = World::looking(foresight, 100, &[]);
+        let small = shaped(1, [(1, 100.0), (4, 240.0), (8, 480.0)]);
+        let large = shaped(0, [(1, 400.0), (4, 440.0), (8, 440.0)]);
+        world.feed(Event::Catalog(vec![large, small, dear(dear_us)]));
+        for at in [0, 1, 2] {
+            world.feed(Event::Wake { task: TASK, ordinal: at });
+            world.load(at);
+        }
+        world.show_within(8_000, 125, &[&[0, 1], &[2]], Micros(2_000));
+        let mut come =
+            (1..=8).filter_map(|key| bound(&world.arrive(key, &[0, 1], Micros(2_000))).map(|b| b.1));
+        assert_eq!(come.next(), Some(chosen), "{dear_us}");
+    }
+}
+
+#[test]
 fn on_a_pressed_device_who_has_no_time_for_the_batch_that_is_there_gives_way_to_it() {
     // What is prepared ends 3 ms after they came; 4 take 2 ms, alone one takes 1.
     let waiting: [(u64, &[u8], u64); 5] =
@@ -563,6 +692,102 @@ fn on_a_pressed_device_who_has_no_time_for_the_batch_that_is_there_gives_way_to_
     assert_eq!(goes_next(true, PRESSED, &waiting), (vec![12, 13, 14, 15], vec![11]));
     let (members, late) = goes_next(true, EASY, &waiting);
     assert_eq!((members.first(), late), (Some(&11), vec![]), "there is time for all");
+}
+
+/// A dear one of which batches of three take a little more for each than batches of four, and a cheap one like it in a tenth of the time.
+fn of_nearly_even_batches(alone_us: f64, sd_us: f64) -> World {
+    let shaped = |at: u8, times: f64| {
+        let point = |(batch, us): (u32, f64)| BatchPoint {
+            batch,
+            mean_us: us * times,
+            var_us2: sd_us * sd_us * times * times,
+            p99_us: us * times,
+            samples: 1,
+        };
+        let run = RunModel::from_points(&[(1, alone_us), (4, 2_000.0)].map(point), Moments::ZERO);
+        WorkerVariant { run: run.expect("points"), ..variant(at, 1.0) }
+    };
+    let foresight = Foresight { to_come: false, caution: false, ..Foresight::default() };
+    let mut world = World::looking(foresight, 100, &[]);
+    world.feed(Event::Catalog(vec![shaped(0, 0.1), shaped(1, 1.0)]));
+    for at in [0, 1] {
+        world.feed(Event::Wake { task: TASK, ordinal: at });
+        world.load(at);
+    }
+    world
+}
+
+#[test]
+fn on_a_pressed_device_only_who_has_his_place_taken_gives_way_to_a_batch_that_is_hardly_larger() {
+    let next = |waiting: &[(u64, &[u8], u64)]| {
+        goes_next_in(of_nearly_even_batches(900.0, 0.0), (PRESSED, Micros(1_000)), waiting, |_| ())
+    };
+    // The lane is free 2.9 ms after they came. Of the dear more comes than can be done.
+    let dear: [(u64, &[u8], u64); 5] =
+        [(11, &[1], 4_700), (12, &[1], 9_000), (13, &[1], 9_000), (14, &[1], 9_000), (15, &[1], 9_000)];
+    assert_eq!(next(&dear), (vec![12, 13, 14, 15], vec![11]), "three would be in time");
+    let cheap: [(u64, &[u8], u64); 5] = [
+        (21, &[0, 1], 3_080),
+        (22, &[0, 1], 9_000),
+        (23, &[0, 1], 9_000),
+        (24, &[0, 1], 9_000),
+        (25, &[0, 1], 9_000),
+    ];
+    assert_eq!(next(&cheap), (vec![21, 22, 23], vec![]));
+}
+
+#[test]
+fn on_a_pressed_device_nobody_gives_way_where_no_whole_batch_waits_to_take_his_place() {
+    // Two take 4 % more for each than three. The lane is free 3 ms after they came.
+    let waiting: [(u64, &[u8], u64); 5] =
+        [(11, &[1], 4_300), (12, &[1], 9_000), (13, &[1], 9_000), (14, &[1], 9_000), (15, &[1], 9_000)];
+    let next = |many: usize| {
+        let world = of_nearly_even_batches(600.0, 0.0);
+        goes_next_in(world, (PRESSED, Micros(1_000)), &waiting[..many], |_| ())
+    };
+    assert_eq!(next(3), (vec![11, 12], vec![]));
+    assert_eq!(next(5), (vec![12, 13, 14, 15], vec![11]));
+}
+
+#[test]
+fn who_is_not_like_others_gives_nobody_way_because_there_is_plenty() {
+    let waiting: [(u64, &[u8], u64); 5] =
+        [(11, &[1], 4_700), (12, &[1], 9_000), (13, &[1], 9_000), (14, &[1], 9_000), (15, &[1], 9_000)];
+    let world = of_nearly_even_batches(900.0, 0.0);
+    let (members, late) =
+        goes_next_in(world, (PRESSED, Micros(1_000)), &waiting, |query| query.priority = Priority::RESERVED);
+    assert_eq!((members.first(), late), (Some(&11), vec![]));
+}
+
+#[test]
+fn on_a_pressed_device_of_what_there_is_plenty_only_who_is_in_time_for_certain_goes() {
+    // Four end 4.9 ms after they came, and with what runs before them some 140 us more or less.
+    for (due, goes) in [(5_150, 12), (5_400, 11)] {
+        let waiting: [(u64, &[u8], u64); 5] =
+            [(11, &[1], due), (12, &[1], 9_000), (13, &[1], 9_000), (14, &[1], 9_000), (15, &[1], 9_000)];
+        let world = of_nearly_even_batches(900.0, 100.0);
+        let (members, _) = goes_next_in(world, (PRESSED, Micros(1_300)), &waiting, |_| ());
+        assert_eq!(members, (goes..goes + 4).collect::<Vec<u64>>(), "due after {due} us");
+    }
+}
+
+#[test]
+fn on_a_pressed_device_a_full_batch_of_what_there_is_plenty_of_is_bound_earlier() {
+    for (admits, many, at_once) in [(&[1][..], 4, true), (&[1], 3, false), (&[0, 1], 4, false)] {
+        let mut world = of_nearly_even_batches(900.0, 0.0);
+        world.show_within(2_000, PRESSED, &[&[0, 1], &[1]], Micros(20_000));
+        let (running, ..) = bound(&world.arrive(1, &[1], Micros(1_000))).expect("bound");
+        world.prepared(running);
+        let next = (2..=5).find_map(|key| bound(&world.arrive(key, &[1], Micros(100_000)))).expect("bound");
+        world.prepared(next.0);
+        for key in 11..11 + many {
+            world.arrive(key, admits, Micros(9_000));
+        }
+        world.now = world.now + Micros(900);
+        // What runs now takes 2 ms.
+        let told = world.feed(Event::Done { batch: running, outcome: Outcome::Ran });
+        assert_eq!(bound(&told).is_some(), at_once, "{admits:?}, {many}");
+    }
 }
 
 #[test]

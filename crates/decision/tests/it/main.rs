@@ -26,6 +26,7 @@ mod sharing;
 mod shedding;
 mod spare;
 mod suspecting;
+mod turns;
 mod unloading;
 mod waiting;
 mod working;

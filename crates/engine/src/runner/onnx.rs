@@ -115,6 +115,11 @@ fn rehearse(environment: &Environment) -> Result<(), String> {
     rehearsed().map_err(|error| error.to_string())
 }
 
+/// Without it, and without VNNI, the library adds products of eight bits in pairs of sixteen, which saturate: of the
+/// demo's cnn_l-int8 9.1 % of answers were wrong in place of 6.4. What is exact everywhere has one accuracy everywhere. It changes
+/// nothing where the processor does not saturate, and nothing below `extended`.
+const EXACT_INTEGERS: (&str, &str) = ("session.x64quantprecision", "1");
+
 /// Threads of a pool that spin between runs would take the cores from other runners and from the executor.
 fn builder(
     environment: &Environment,
@@ -136,6 +141,7 @@ fn builder(
             .with_parallel_execution(false)?
             .with_intra_op_spinning(false)?
             .with_inter_op_spinning(false)?
+            .with_config_entry(EXACT_INTEGERS.0, EXACT_INTEGERS.1)?
             .with_thread_manager(request.pool.clone())?)
     };
     let builder = build().map_err(|error| error.to_string())?;

@@ -308,3 +308,26 @@ model(
     [("y", TensorProto.STRING, ["batch"])],
     opset=20,
 )
+
+# Sums of products of eight bits that sixteen cannot hold: 255 in, 4 * 255 * 127 out.
+integers = {
+    "weights": np.full((4, 2), 127, dtype=np.int8),
+    "unit": np.array(1, dtype=np.float32),
+    "step": np.array(508, dtype=np.float32),
+    "nothing": np.array(0, dtype=np.uint8),
+    "no_weight": np.array(0, dtype=np.int8),
+}
+model(
+    "integers",
+    [
+        node("QuantizeLinear", ["x", "unit", "nothing"], ["rounded"]),
+        node("DequantizeLinear", ["rounded", "unit", "nothing"], ["back"]),
+        node("DequantizeLinear", ["weights", "unit", "no_weight"], ["factors"]),
+        node("MatMul", ["back", "factors"], ["sums"]),
+        node("QuantizeLinear", ["sums", "step", "nothing"], ["rounded_sums"]),
+        node("DequantizeLinear", ["rounded_sums", "step", "nothing"], ["y"]),
+    ],
+    [("x", F32, ["batch", 4])],
+    [("y", F32, ["batch", 2])],
+    [numpy_helper.from_array(values, name) for name, values in integers.items()],
+)

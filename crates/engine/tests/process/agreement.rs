@@ -36,3 +36,12 @@ async fn libtorch_answers_as_onnx_runtime_does() {
 async fn a_remote_server_answers_as_onnx_runtime_does() {
     agree(Kind::Remote).await;
 }
+
+/// Fails on processors without VNNI where the library is not told to be exact; others never saturate.
+#[tokio::test]
+async fn sums_of_integers_do_not_saturate_on_any_processor() {
+    let engine = engine();
+    engine.load(spec_of(Kind::Onnx, 1, "integers")).await.unwrap();
+    let outputs = run(&engine, 1, 2, &[&bytes_f32([255.0; 8])]).await.unwrap();
+    assert_eq!(f32s(outputs.output(0)), [129_540.0; 4]);
+}

@@ -171,7 +171,7 @@ impl Residency {
     ) -> Option<T> {
         let variant = self.variants.get_mut(&id)?;
         let learnt = lesson(&mut variant.run);
-        self.times.insert(id, Times::new(variant));
+        self.times.entry(id).or_insert_with(|| Times::new(variant)).learn(variant);
         Some(learnt)
     }
 
@@ -185,7 +185,7 @@ impl Residency {
             for variant in variants.values_mut().filter(|v| kin(v)) {
                 let common = common.without(variant.run.own());
                 if variant.run.borrow(common) {
-                    times.insert(variant.id, Times::new(variant));
+                    times.entry(variant.id).or_insert_with(|| Times::new(variant)).learn(variant);
                 }
             }
         }
