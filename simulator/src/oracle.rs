@@ -190,7 +190,7 @@ impl Case {
     }
 
     /// How much of each group is served by each kind of lane at best, first as much, then as cheaply as possible.
-    fn serve(&self, counts: &[f64], lane_seconds: &[f64]) -> Vec<f64> {
+    fn served(&self, counts: &[f64], lane_seconds: &[f64]) -> Programme {
         let price =
             |group: usize, lanes: usize| self.lanes[lanes].usd_per_second / self.groups[group].rates[lanes];
         let pairs = || {
@@ -213,7 +213,21 @@ impl Case {
             let busy = busy.map(|(g, _)| (self.variable(g, l), 1.0 / self.groups[g].rates[l]));
             programme.at_most(busy.collect(), *seconds);
         }
-        programme.solve()
+        programme
+    }
+
+    /// How many of these cannot be served at best. Nobody, where that cannot be told.
+    fn lost(&self, counts: &[f64], lane_seconds: &[f64]) -> f64 {
+        // Mostly there is time for all, and mostly one kind of lane has it.
+        let takes = |count: f64, rate: f64| if count > 0.0 { count / rate } else { 0.0 };
+        let work = |l: usize| -> f64 {
+            counts.iter().zip(&self.groups).map(|(count, group)| takes(*count, group.rates[l])).sum()
+        };
+        if lane_seconds.iter().enumerate().any(|(l, seconds)| work(l) <= *seconds) {
+            return 0.0;
+        }
+        let (served, ended) = self.served(counts, lane_seconds).solved();
+        if ended { counts.iter().sum::<f64>() - served.iter().sum::<f64>() } else { 0.0 }
     }
 
     /// How accurate answers are on average at best, if so many are given in all.
@@ -259,8 +273,7 @@ impl Case {
             let within = came.iter().zip(&self.groups);
             let came: Vec<f64> =
                 within.map(|(came, group)| if group.bound <= bound { *came } else { 0.0 }).collect();
-            let served = self.serve(&came, &presence.lane_seconds(from, to + bound.0));
-            came.iter().sum::<f64>() - served.iter().sum::<f64>()
+            self.lost(&came, &presence.lane_seconds(from, to + bound.0))
         };
         let lost = |from: u64, to: u64| {
             let came = counts(from, to);
@@ -300,6 +313,23 @@ impl Case {
         }
         programme.solve()[variables]
     }
+
+    /// How many a second can be served at most, in the proportions of those who came in a run so long.
+    fn capacity(&self, counts: &[f64], duration: Micros) -> f64 {
+        let rates: Vec<f64> = counts.iter().map(|n| n / (float(duration.0.max(1)) / 1e6)).collect();
+        let all: f64 = rates.iter().sum();
+        if all > 0.0 { self.headroom(&rates) * all } else { 0.0 }
+    }
+}
+
+/// At most so many a second can be served of a scenario's mix, as a seed has it: [`Fluid::capacity`] without the rest, which takes long.
+pub(crate) fn capacity(scenario: &Scenario, seed: u64) -> Result<f64, Error> {
+    scenario.check().map_err(Error::Scenario)?;
+    let case = Case::new(scenario, &Catalog::new(scenario));
+    let arrivals = Source::all(scenario, seed);
+    let of = |group: &Group| group.streams.iter().map(|at| arrivals[*at].len()).sum::<usize>();
+    let all: Vec<f64> = case.groups.iter().map(|group| float(of(group) as u64)).collect();
+    Ok(case.capacity(&all, scenario.duration))
 }
 
 /// The bounds of a scenario, with the arrivals that a seed gives it.
@@ -327,9 +357,8 @@ pub fn fluid(scenario: &Scenario, seed: u64) -> Result<Fluid, Error> {
     let all = counts(0, u64::MAX);
     let admitted: f64 = all.iter().sum();
     let never = float(offered as u64) - admitted;
-    let rates: Vec<f64> = all.iter().map(|n| n / (float(scenario.duration.0.max(1)) / 1e6)).collect();
     let whole = always.lane_seconds(0, scenario.duration.0 + case.longest.0);
-    let served = case.serve(&all, &whole);
+    let served = case.served(&all, &whole).solve();
     let usd: f64 = served
         .iter()
         .enumerate()
@@ -346,7 +375,7 @@ pub fn fluid(scenario: &Scenario, seed: u64) -> Result<Fluid, Error> {
         violations: share(most_lost),
         charged: share(most_lost_charged),
         accuracy: case.most_accurate(&all, &whole, within_a_point.max(0.0)),
-        capacity: if admitted > 0.0 { case.headroom(&rates) * rates.iter().sum::<f64>() } else { 0.0 },
+        capacity: case.capacity(&all, scenario.duration),
         usd_per_million: (answers > 0.0).then(|| usd / answers * 1e6),
     })
 }

@@ -235,7 +235,7 @@ impl Look {
         let one = File::load(&self.path, 1.0)?;
         let offered: usize = crate::workload::Source::all(&one, 1).iter().map(Vec::len).sum();
         let rate = crate::outcome::ratio(offered as u64 * 1_000_000, one.duration.0);
-        let capacity = oracle::fluid(&one, 1)?.capacity;
+        let capacity = oracle::capacity(&one, 1)?;
         File::load(&self.path, load * capacity / rate.max(f64::MIN_POSITIVE))
     }
 

@@ -6,11 +6,13 @@
 mod bounds;
 mod shown;
 
+use bounds::Bounds;
 pub use bounds::bounds_anew;
 pub use shown::{Shown, shown};
 
 use crate::baseline::{BASELINES, Baseline};
 use crate::chart::{Frame, Line, svg};
+use crate::oracle::Fluid;
 use crate::outcome::ratio;
 use crate::report::Report;
 use crate::scenario::file::File;
@@ -123,15 +125,19 @@ pub fn board(files: &[&Path], plan: &Plan, tell: impl Fn(&Row) + Sync) -> Result
             worlds.push((world, *load));
         }
     }
-    let jobs: Vec<_> =
-        worlds.iter().flat_map(|world| plan.who().map(move |policy| (world, policy))).collect();
+    let jobs = |at: usize| plan.who().map(move |policy| (at, policy));
+    let jobs: Vec<_> = (0..worlds.len()).flat_map(jobs).collect();
     if let Some(before) = &plan.before {
-        for ((world, load), policy) in &jobs {
+        for (at, policy) in &jobs {
+            let (world, load) = &worlds[*at];
             let runs = (plan.seeds.len(), seconds(world));
             place(before, (&world.name, *load, policy.map_or(OURS, |policy| policy.name)), runs)?;
         }
     }
-    spread(&jobs, |((world, load), policy)| row(world, *load, *policy, &plan.seeds), tell)
+    let bounds = spread(&worlds, |(world, _)| Bounds::of(world, &plan.seeds), |_| ())?;
+    let one =
+        |(at, policy): &(usize, Option<&Baseline>)| row(&worlds[*at], &bounds[*at], *policy, &plan.seeds);
+    spread(&jobs, one, tell)
 }
 
 /// By how much a scenario's rates are multiplied so that the fluid bound could just serve them.
@@ -139,7 +145,7 @@ pub(crate) fn headroom(path: &Path, seconds: u64) -> Result<f64, Error> {
     let whole = cut(File::load(path, 1.0)?, seconds);
     let offered: usize = crate::workload::Source::all(&whole, 1).iter().map(Vec::len).sum();
     let rate = ratio(offered as u64 * 1_000_000, whole.duration.0);
-    Ok(oracle::fluid(&whole, 1)?.capacity / rate.max(f64::MIN_POSITIVE))
+    Ok(oracle::capacity(&whole, 1)? / rate.max(f64::MIN_POSITIVE))
 }
 
 /// At most so long, and four times as long where machines take their time to come and go.
@@ -149,35 +155,33 @@ pub(crate) fn cut(world: Scenario, seconds: u64) -> Scenario {
     Scenario { duration, ..world }
 }
 
-fn row(world: &Scenario, load: f64, policy: Option<&Baseline>, seeds: &[u64]) -> Result<Row, Error> {
+fn row(
+    (world, load): &(Scenario, f64),
+    bounds: &Bounds,
+    policy: Option<&Baseline>,
+    seeds: &[u64],
+) -> Result<Row, Error> {
     let name = policy.map_or(OURS, |policy| policy.name);
-    let report = |seed: &u64| -> Result<Report, Error> {
+    let report = |(seed, fluid): (&u64, &Fluid)| -> Result<Report, Error> {
         let outcome = match policy {
             Some(policy) => policy.run(world, *seed)?,
             None => run(&tuning::ours(world.clone(), &tuning::chosen_for(OURS)), *seed)?,
         };
-        let fluid = oracle::fluid(world, *seed)?;
-        Ok(Report::new(name, load, world.duration, fluid, outcome))
+        Ok(Report::new(name, *load, world.duration, *fluid, outcome))
     };
     let (tightest, single_runs) = oracle::in_single_runs(world);
-    let reports: Vec<Report> = seeds.iter().map(report).collect::<Result<_, _>>()?;
+    let reports: Vec<Report> = seeds.iter().zip(&bounds.0).map(report).collect::<Result<_, _>>()?;
     let over =
         |of: &dyn Fn(&Report) -> Option<f64>| figure(&reports.iter().filter_map(of).collect::<Vec<_>>());
-    Ok(Row {
+    Ok(bounds.told_in(Row {
         scenario: world.name.clone(),
-        load,
+        load: *load,
         policy: name.into(),
         violations: over(&|r| Some(r.outcome.total.violations)),
-        fluid: over(&|r| Some(r.fluid.violations)).mean,
-        charged: Some(over(&|r| Some(r.fluid.charged)).mean),
-        sharpest: reports
-            .iter()
-            .all(|r| r.fluid.accuracy.is_some())
-            .then(|| over(&|r| r.fluid.accuracy).mean),
-        least_usd: reports
-            .iter()
-            .all(|r| r.fluid.usd_per_million.is_some())
-            .then(|| over(&|r| r.fluid.usd_per_million).mean),
+        fluid: 0.0,
+        charged: None,
+        sharpest: None,
+        least_usd: None,
         goodput: over(&|r| Some(r.goodput)),
         accuracy: over(&|r| (r.outcome.total.in_time() > 0).then_some(r.outcome.total.accuracy)),
         usd_per_million: over(&|r| r.usd_per_million),
@@ -186,7 +190,7 @@ fn row(world: &Scenario, load: f64, policy: Option<&Baseline>, seeds: &[u64]) ->
         rented: world.nodes.iter().any(|node| node.rented.is_some()),
         tightest,
         single_runs,
-    })
+    }))
 }
 
 /// Two-sided 95 % points of Student's t by degrees of freedom, from 1.

@@ -23,6 +23,13 @@ impl Programme {
 
     /// Values that gain most. What could grow without an end stays where it is.
     pub(crate) fn solve(&self) -> Vec<f64> {
+        let (values, ended) = self.solved();
+        debug_assert!(ended, "these are not the values that gain most");
+        values
+    }
+
+    /// The same, and whether they are that: if not, they keep all bounds, and more could be gained.
+    pub(crate) fn solved(&self) -> (Vec<f64>, bool) {
         let bounds: Vec<f64> = self.rows.iter().map(|(_, most)| *most).collect();
         let mut table = Table::new(&bounds, &self.gains);
         for (row, (sum, _)) in self.rows.iter().enumerate() {
@@ -31,8 +38,7 @@ impl Programme {
             }
         }
         let solution = table.solve();
-        assert!(solution.ended, "a bound that is not the best there is");
-        solution.values.into_iter().map(|value| value.max(0.0)).collect()
+        (solution.values.into_iter().map(|value| value.max(0.0)).collect(), solution.ended)
     }
 }
 

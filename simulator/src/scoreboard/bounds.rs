@@ -1,62 +1,74 @@
-//! The bounds of rows that are there, worked out anew: they are the worlds', whoever decided.
+//! The bounds of a board's rows: they are the worlds', whoever decided.
 
 use super::{Row, cut, figure, headroom};
 use crate::Error;
 use crate::oracle::{self, Fluid};
+use crate::scenario::Scenario;
 use crate::scenario::file::File;
 use crate::spread::spread;
 use std::path::Path;
 
-/// Rows of one world, and the bounds of its seeds.
-struct Bounds {
-    scenario: String,
-    load: f64,
-    runs: (usize, u64),
-    of: Vec<Fluid>,
-}
+/// Of one world, for each of its seeds.
+pub(super) struct Bounds(pub(super) Vec<Fluid>);
 
 impl Bounds {
-    fn are_of(&self, row: &Row) -> bool {
-        row.scenario == self.scenario && row.load.to_bits() == self.load.to_bits() && row.runs == self.runs
+    pub(super) fn of(world: &Scenario, seeds: &[u64]) -> Result<Self, Error> {
+        Ok(Self(seeds.iter().map(|seed| oracle::fluid(world, *seed)).collect::<Result<_, _>>()?))
     }
 
     fn mean(&self, of: impl Fn(&Fluid) -> Option<f64>) -> Option<f64> {
-        let known: Vec<f64> = self.of.iter().filter_map(of).collect();
-        (known.len() == self.of.len()).then(|| figure(&known).mean)
+        let known: Vec<f64> = self.0.iter().filter_map(of).collect();
+        (known.len() == self.0.len()).then(|| figure(&known).mean)
+    }
+
+    /// The row with these.
+    pub(super) fn told_in(&self, row: Row) -> Row {
+        Row {
+            fluid: self.mean(|fluid| Some(fluid.violations)).unwrap_or_default(),
+            charged: self.mean(|fluid| Some(fluid.charged)),
+            sharpest: self.mean(|fluid| fluid.accuracy),
+            least_usd: self.mean(|fluid| fluid.usd_per_million),
+            ..row
+        }
+    }
+}
+
+/// Rows of one world.
+struct World {
+    world: Scenario,
+    load: f64,
+    runs: (usize, u64),
+}
+
+impl World {
+    fn is_of(&self, row: &Row) -> bool {
+        row.scenario == self.world.name && row.load.to_bits() == self.load.to_bits() && row.runs == self.runs
     }
 }
 
 /// Gives the rows of these scenarios the bounds that are worked out now.
 pub fn bounds_anew(files: &[&Path], rows: &mut [Row], tell: impl Fn(&str) + Sync) -> Result<(), Error> {
-    let mut jobs = Vec::new();
+    let mut worlds: Vec<World> = Vec::new();
     for path in files {
         let name = File::load(path, 1.0)?.name;
-        let mut worlds: Vec<(f64, (usize, u64), bool)> = Vec::new();
         for row in rows.iter().filter(|row| row.scenario == name && row.runs.0 > 0) {
-            let world = (row.load, row.runs, row.rented);
-            if !worlds.contains(&world) {
-                worlds.push(world);
+            if worlds.iter().any(|world| world.is_of(row)) {
+                continue;
             }
-        }
-        for (load, (seeds, seconds), rented) in worlds {
             // A run is four times as long where machines come and go.
-            let given = if rented { seconds.div_ceil(4) } else { seconds };
-            let world = cut(File::load(path, load * headroom(path, given)?)?, given);
-            jobs.push((world, load, (seeds, seconds)));
+            let given = if row.rented { row.runs.1.div_ceil(4) } else { row.runs.1 };
+            let world = cut(File::load(path, row.load * headroom(path, given)?)?, given);
+            worlds.push(World { world, load: row.load, runs: row.runs });
         }
     }
-    let anew = |(world, load, runs): &(crate::Scenario, f64, (usize, u64))| {
-        let seeds = 1..=u64::try_from(runs.0).unwrap_or(u64::MAX);
-        let of = seeds.map(|seed| oracle::fluid(world, seed)).collect::<Result<_, Error>>()?;
-        Ok(Bounds { scenario: world.name.clone(), load: *load, runs: *runs, of })
+    let anew = |world: &World| {
+        let seeds: Vec<u64> = (1..).take(world.runs.0).collect();
+        Ok((world.world.name.clone(), world.load, Bounds::of(&world.world, &seeds)?))
     };
-    let all = spread(&jobs, anew, |bounds| tell(&format!("{} at {:.2}", bounds.scenario, bounds.load)))?;
-    for bounds in all {
-        for row in rows.iter_mut().filter(|row| bounds.are_of(row)) {
-            row.fluid = bounds.mean(|fluid| Some(fluid.violations)).unwrap_or(row.fluid);
-            row.charged = bounds.mean(|fluid| Some(fluid.charged));
-            row.sharpest = bounds.mean(|fluid| fluid.accuracy);
-            row.least_usd = bounds.mean(|fluid| fluid.usd_per_million);
+    let all = spread(&worlds, anew, |(name, load, _)| tell(&format!("{name} at {load:.2}")))?;
+    for (world, (.., bounds)) in worlds.iter().zip(all) {
+        for row in rows.iter_mut().filter(|row| world.is_of(row)) {
+            *row = bounds.told_in(row.clone());
         }
     }
     Ok(())

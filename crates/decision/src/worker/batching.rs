@@ -15,7 +15,7 @@
 use super::flow::Flow;
 use super::lanes::Lane;
 use super::machine::Worker;
-use super::pressed::is_ordinary;
+use super::pressed::EARLY;
 use super::queue::{Came, Waiting};
 use crate::estimate::Moments;
 use crate::query::{Class, Query};
@@ -29,8 +29,6 @@ const LEAD: Micros = Micros(1_500);
 /// The same where whoever comes meanwhile saves more device time by joining than a lane loses that runs dry: the end of
 /// what runs is told at once, so a timer that wakes too late costs a handover and no more.
 const SHORT_LEAD: Micros = Micros(250);
-/// So much earlier where there is more than enough to do and the batch is full: what runs may end sooner than foreseen, and who comes meanwhile finds a full batch before him.
-const EARLY: Micros = Micros::from_millis(3);
 /// A batch is kept small where that costs at most this much more device time per query.
 const ENOUGH: f64 = 1.05;
 /// How many gaps between queries one is waited for: longer than that, with few exceptions, no gap lasts.
@@ -307,17 +305,7 @@ impl Worker {
                     // Who is claimed must be here by then.
                     let claims = members.iter().any(|w| w.came == Came::Announced);
                     let way = if claims { self.claims_take() } else { Micros::ZERO };
-                    let is_full = || {
-                        let largest = u32::try_from(self.largest(lane.device, variant)).unwrap_or(u32::MAX);
-                        members.len() >= self.residency.best_batch(variant, largest) as usize
-                    };
-                    let is_like_others = || {
-                        members.first().is_some_and(|head| is_ordinary(head))
-                            && !self.queue.mixed_beside_reserved()
-                    };
-                    let is_early = self.is_plenty(now, lane.device, variant) && is_full() && is_like_others();
-                    let early = if is_early { EARLY } else { Micros::ZERO };
-                    Some(Time(free.0.saturating_sub((self.lead(variant, members.len()) + way + early).0)))
+                    Some(Time(free.0.saturating_sub((self.lead(variant, members.len()) + way).0)))
                 }
                 None => self.worth_waiting(lane, variant, members),
             },

@@ -96,7 +96,6 @@ impl Worker {
                 ample: &ample,
                 level: self.levels.get(&lane.device),
                 limited: Cell::new(true),
-                certain: Cell::new(false),
                 head,
                 others: RefCell::default(),
             };
@@ -214,8 +213,6 @@ pub(super) struct Draw<'a> {
     pub(super) level: Option<&'a Level>,
     /// Whether that is heeded.
     limited: Cell<bool>,
-    /// Whether nobody is drawn who is not in time for certain: somebody else has his place then.
-    pub(super) certain: Cell<bool>,
     pub(super) head: &'a Waiting,
     /// See [`Draw::others`].
     others: RefCell<Others<'a>>,
@@ -456,18 +453,27 @@ impl<'a> Draw<'a> {
         })
     }
 
+    /// To be as sure of a batch as of one alone would keep batches small, and small batches miss more.
     pub(super) fn draw(&self, variant: &WorkerVariant, largest: usize) -> Option<Vec<&'a Waiting>> {
+        self.draw_as_sure(variant, largest, Moments::mostly_within)
+    }
+
+    /// The same, where a batch of several may be bound only if it is so sure to be in time.
+    pub(super) fn draw_as_sure(
+        &self,
+        variant: &WorkerVariant,
+        largest: usize,
+        in_time: fn(Moments, f64) -> bool,
+    ) -> Option<Vec<&'a Waiting>> {
         if !self.payable(variant) {
             return None;
         }
         let sure = self.worker.batching(variant) == Batching::Deadline && largest > 1;
         let takes = self.worker.residency.takes(variant);
         let start = self.start(variant);
-        // To be as sure of a batch as of one alone would keep batches small, and small batches miss more.
-        let certain = self.certain.get();
         let fits = |batch: usize, slack: f64| {
             let ends = start + takes(u32::try_from(batch).unwrap_or(u32::MAX));
-            if batch == 1 || certain { ends.within(slack) } else { ends.mostly_within(slack) }
+            if batch == 1 { ends.within(slack) } else { in_time(ends, slack) }
         };
         let mut members: Vec<&Waiting> = Vec::with_capacity(largest.min(self.worker.queue.len()).max(1));
         let mut tightest = f64::INFINITY;

@@ -24,7 +24,7 @@ use super::reason::Reason;
 use crate::estimate::Moments;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use modelless_types::{Batching, DeviceIx, Priority, Time, VariantId};
+use modelless_types::{Batching, DeviceIx, Micros, Priority, Time, VariantId};
 
 /// A batch is as good as whole from this share on.
 const WHOLE: (usize, usize) = (9, 10);
@@ -36,6 +36,10 @@ const FAIR: f64 = 1.1;
 /// Who will have no more time than his batch takes, and this part of the longest batch, when the lane is free does not wait for more to come. With all of the longest 0.6 points more
 /// are missed over twelve simulated rows, with nothing of it 0.4 (ADR 0225).
 const BEHIND: f64 = 0.5;
+
+/// So much earlier than others a full batch is bound where there is plenty to do: what runs may end sooner than foreseen, and who comes meanwhile
+/// finds a full batch before him.
+pub(super) const EARLY: Micros = Micros::from_millis(3);
 
 /// Those who wait for a variant.
 struct There {
@@ -117,12 +121,6 @@ impl Worker {
         level.is_some_and(|level| level.is_pressed() && level.is_of_late(now))
     }
 
-    /// Whether more than enough is to be done by a variant, as it was lately.
-    pub(super) fn is_plenty(&self, now: Time, device: DeviceIx, variant: &WorkerVariant) -> bool {
-        let level = self.levels.get(&device);
-        level.is_some_and(|level| level.is_plenty(variant.id) && level.is_of_late(now))
-    }
-
     /// Whether a query is looked at before those of other variants, where one goes first.
     pub(super) fn is_first(&self, device: DeviceIx, waiting: &Waiting, first: Option<VariantId>) -> bool {
         let by = || self.levels.get(&device).and_then(|level| level.pressed(&waiting.query.class));
@@ -158,14 +156,17 @@ impl Draw<'_> {
         // Those of a whole batch that is there are followed by others, or there is none of them to spare.
         let is_plenty = self.level?.is_plenty(id) && there >= best as usize;
         let fair = if is_plenty { 1.0 } else { FAIR };
-        self.certain.set(is_plenty);
-        let members = self.draw(variant, most as usize);
-        self.certain.set(false);
+        let in_time = if is_plenty { Moments::within } else { Moments::mostly_within };
+        let members = self.draw_as_sure(variant, most as usize, in_time);
         let drawn = members.as_ref().map_or(0, |members| u32::try_from(members.len()).unwrap_or(u32::MAX));
         match members {
             Some(members) if drawn == most || each(drawn) <= each(most) * fair => {
                 let binding = self.bind(variant, self.lead(variant), &members);
-                Some(Pressed::Goes(Binding { drains: false, ..binding }))
+                let is_early = is_plenty && drawn >= best && self.lane.running.is_some();
+                let early = if is_early { EARLY } else { Micros::ZERO };
+                let until = binding.until.map(|at| Time(at.0.saturating_sub(early.0)));
+                let until = until.filter(|at| *at > self.now);
+                Some(Pressed::Goes(Binding { drains: false, until, ..binding }))
             }
             _ if !self.worker.config.foresight.gives_way => None,
             Some(_) | None => {

@@ -171,7 +171,9 @@ impl Residency {
     ) -> Option<T> {
         let variant = self.variants.get_mut(&id)?;
         let learnt = lesson(&mut variant.run);
-        self.times.entry(id).or_insert_with(|| Times::new(variant)).learn(variant);
+        if let Some(times) = self.times.get_mut(&id) {
+            times.learn(variant);
+        }
         Some(learnt)
     }
 
@@ -185,7 +187,9 @@ impl Residency {
             for variant in variants.values_mut().filter(|v| kin(v)) {
                 let common = common.without(variant.run.own());
                 if variant.run.borrow(common) {
-                    times.entry(variant.id).or_insert_with(|| Times::new(variant)).learn(variant);
+                    if let Some(times) = times.get_mut(&variant.id) {
+                        times.learn(variant);
+                    }
                 }
             }
         }
