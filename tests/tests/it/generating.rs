@@ -91,28 +91,36 @@ fn one_file_becomes_a_frontier_that_registers_and_whose_accuracy_others_find_aga
         .collect();
     let named = |name: &Value| wanted.iter().any(|one| one["variant"] == *name);
     let parent = variants.iter().find(|one| one["made"].is_null()).context("no parent")?;
-    // Eight bits are as accurate here and half as long at it, at whichever sizes either was timed. Without VNNI they are slower.
-    let class = parent["profile"]["device_class"].as_str().context("no device class")?;
-    let multiplies_bytes = !["-sse", "-avx2", "-avx512"].iter().any(|set| class.contains(set));
-    ensure!(
-        !multiplies_bytes || named(&parent["dominated_by"]),
-        "fp32 is worth having for nothing: {report}"
-    );
     for one in variants.iter().filter(|one| !one["dominated_by"].is_null()) {
         ensure!(named(&one["dominated_by"]), "what dominates is not dominated: {one}");
     }
     let accuracy = |one: &Value| {
         one["profile"]["accuracy"]["value"].as_f64().map(|ppm| ppm / 1e6).context("no accuracy")
     };
+    // Whether eight bits are quicker is the processor's matter; that nothing is kept which another clearly beats is ours.
+    let memory = |one: &Value| one["profile"]["memory"].as_u64().context("no memory");
+    let time = |one: &Value, batch: u64| {
+        let points = one["profile"]["latency"].as_array().context("no latency")?;
+        let point = points.iter().find(|point| point["batch"] == batch).context("not timed")?;
+        point["mean_us"].as_f64().context("no time")
+    };
+    let kept = || variants.iter().filter(|one| one["left_out"].is_null());
+    for (one, other) in wanted.iter().flat_map(|one| kept().map(move |other| (*one, *other))) {
+        let as_good = accuracy(other)? >= accuracy(one)? && memory(other)? <= memory(one)?;
+        let quicker = time(other, 1)? < 0.8 * time(one, 1)? && time(other, 32)? < 0.8 * time(one, 32)?;
+        ensure!(
+            !(as_good && quicker),
+            "{} is worth having beside {}: {report}",
+            one["variant"],
+            other["variant"]
+        );
+    }
     let useful = wanted.iter().filter(|one| {
         let near = accuracy(one).is_ok_and(|own| accuracy(parent).is_ok_and(|parents| own > parents - 0.02));
         near && !one["made"].is_null()
             && one["bytes"].as_u64() < parent["bytes"].as_u64().map(|bytes| bytes / 2)
     });
-    ensure!(
-        !multiplies_bytes || useful.count() >= 1,
-        "nothing worth having that its author did not supply: {report}"
-    );
+    ensure!(useful.count() >= 1, "nothing worth having that its author did not supply: {report}");
     for one in &variants {
         ensure!(one["made"].is_null() || one["made"]["check"]["items"] == 512, "{one}");
     }
