@@ -50,9 +50,11 @@ const ANSWER: f64 = 100.0;
 const POINT: f64 = 0.01;
 
 /// A stretch begins at so many places of its length: a crowd seldom comes when one does.
-const PLACES: u64 = 16;
+const PLACES: u64 = 24;
 /// The next are longer by such a part.
-const LONGER: u64 = 4;
+const LONGER: u64 = 6;
+/// Ends of those that tell the most are moved by no less than this, in microseconds.
+const FINEST: u64 = 1_000;
 /// More of one length are not looked at.
 const MOST_STRETCHES: u64 = 4_000;
 
@@ -291,7 +293,9 @@ impl Case {
             length = length.saturating_add(length.div_ceil(LONGER));
         }
         stretches.retain(|(_, _, lost)| *lost > 0.0);
-        disjoint::most(stretches)
+        let chosen = disjoint::most(stretches);
+        let chosen = disjoint::better(chosen, (self.longest.0, FINEST), all, &lost);
+        chosen.into_iter().map(|(.., lost)| lost).sum()
     }
 
     /// By which factor arrivals in these proportions could grow at most.
