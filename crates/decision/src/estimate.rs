@@ -6,7 +6,7 @@
 
 use crate::common::{self, Own};
 use crate::fit;
-use crate::sizes::{Coverage, Sizes};
+use crate::sizes::{self, Coverage, Sizes};
 use alloc::vec::Vec;
 use core::ops::{Add, AddAssign};
 use modelless_types::{BatchPoint, CostPer1k, Micros, PricePerHour, Profile, StageTime};
@@ -209,6 +209,22 @@ pub struct RunModel {
     pub price: Option<PricePerHour>,
 }
 
+/// What profiled times of one kind of size are corrected by.
+#[derive(Clone, Copy)]
+struct Correcting {
+    ratio: f64,
+    spread: f64,
+    wide: f64,
+}
+
+impl Correcting {
+    fn of(self, raw: Moments) -> Moments {
+        let Self { ratio, spread, wide } = self;
+        let var = (raw.var * ratio * ratio).max(raw.mean * raw.mean * spread);
+        Moments { mean: raw.mean * ratio, var: var * wide * wide }
+    }
+}
+
 impl RunModel {
     /// From what was measured. `None` if the profile has no usable point.
     pub fn from_profile(profile: &Profile) -> Option<Self> {
@@ -304,13 +320,31 @@ impl RunModel {
         self.corrected(self.uncorrected(batch), batch)
     }
 
+    /// What [`Self::estimate_from`] says of batches of one, of two, and so on.
+    pub(crate) fn estimates_from<'a>(&'a self, raw: &'a [Moments]) -> impl Iterator<Item = Moments> + 'a {
+        let mut known = (sizes::kind(1), self.correcting(1));
+        (1..).zip(raw).map(move |(batch, raw)| {
+            let kind = sizes::kind(batch);
+            if kind != known.0 {
+                known = (kind, self.correcting(batch));
+            }
+            known.1.of(*raw) + self.per_item.times(f64::from(batch))
+        })
+    }
+
     fn corrected(&self, raw: Moments, batch: u32) -> Moments {
-        let ratio = self.ratio() * self.sizes.factor(batch);
-        let spread = self.sizes.spread(batch, self.ratio(), self.correction.spread)
-            + common::doubt(self.borrowed * self.sizes.factor(batch));
-        let wide = self.sizes.widening();
-        let var = (raw.var * ratio * ratio).max(raw.mean * raw.mean * spread);
-        Moments { mean: raw.mean * ratio, var: var * wide * wide }
+        self.correcting(batch).of(raw)
+    }
+
+    /// How batches of the kind that this one is of are corrected.
+    fn correcting(&self, batch: u32) -> Correcting {
+        let (own, factor) = (self.ratio(), self.sizes.factor(batch));
+        let spread = self.sizes.spread(batch, own, self.correction.spread);
+        Correcting {
+            ratio: own * factor,
+            spread: spread + common::doubt(self.borrowed * factor),
+            wide: self.sizes.widening(),
+        }
     }
 
     /// Seen over profiled, by its own batches and by what the other variants of its device have in common.

@@ -70,7 +70,8 @@ impl Tail {
     }
 }
 
-fn kind(batch: u32) -> usize {
+/// Batches of one kind are corrected alike.
+pub(crate) fn kind(batch: u32) -> usize {
     let doublings = u32::BITS - batch.saturating_sub(1).leading_zeros();
     usize::try_from(doublings).unwrap_or(KINDS).min(KINDS - 1)
 }

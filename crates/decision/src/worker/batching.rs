@@ -248,9 +248,10 @@ impl Worker {
         waiting: usize,
         spare: bool,
     ) -> usize {
+        let takes = self.residency.takes(variant);
         let per_query = |n: usize| {
             let n = u32::try_from(n).unwrap_or(u32::MAX);
-            self.residency.estimate(variant, n).mean / f64::from(n)
+            takes(n).mean / f64::from(n)
         };
         let best = (1..=waiting).map(per_query).fold(f64::INFINITY, f64::min);
         let best = if spare { best * ENOUGH } else { best };

@@ -97,7 +97,8 @@ impl Worker {
                 && !in_time.contains(&query.key)
                 && !self.could_wait_for_load(now, query)
         };
-        let going: Vec<Waiting> = self.queue.all().filter(goes).copied().collect();
+        let mut going: Vec<Waiting> = self.queue.all().filter(goes).copied().collect();
+        going.sort_unstable_by_key(|waiting| waiting.query.key);
         for waiting in going {
             self.queue.remove(waiting.query.key);
             let waited = now - waiting.query.arrived;

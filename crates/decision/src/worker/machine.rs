@@ -293,8 +293,12 @@ impl Worker {
             .iter()
             .filter_map(|key| self.queue.remove(*key).or_else(|| self.aside.remove(*key)));
         let with_reasons = taken.zip(&binding.reasons);
-        let members: Vec<Member> =
-            with_reasons.map(|(waiting, reason)| Member { waiting, gone: false, reason: *reason }).collect();
+        let mut members: Vec<Member> = Vec::with_capacity(binding.members.len());
+        members.extend(with_reasons.map(|(waiting, reason)| Member {
+            waiting,
+            gone: false,
+            reason: *reason,
+        }));
         let asked_for = members.iter().filter(|member| member.is_asked_for());
         let keys: Vec<QueryKey> = asked_for.map(|member| member.waiting.query.key).collect();
         let variant = binding.variant;

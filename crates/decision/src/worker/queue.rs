@@ -4,6 +4,8 @@ use crate::query::{Class, Query};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
+use core::hash::{BuildHasherDefault, Hasher};
+use hashbrown::HashMap;
 use modelless_types::{Bytes, Priority, QueryKey, Time};
 
 /// Where a query stands in its class: whether it is beyond a reserved share, its deadline, then order of coming.
@@ -54,6 +56,28 @@ pub(super) struct Demand {
     pub(super) first: Time,
 }
 
+/// Keys are numbers that this process gave, so nobody can choose those that would meet in one place.
+#[derive(Clone, Copy, Debug, Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // The golden ratio's digits spread what follows each other over all bits, of which the upper are looked at too.
+        let spread = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = spread ^ (spread >> 32);
+    }
+}
+
 /// At most this many classes' demand is remembered.
 const DEMAND_CLASSES: usize = 1_024;
 
@@ -70,7 +94,7 @@ pub(super) struct Queue {
     /// The queries themselves; free slots are in `free`.
     slots: Vec<Option<Waiting>>,
     free: Vec<usize>,
-    queries: BTreeMap<QueryKey, usize>,
+    queries: HashMap<QueryKey, usize, BuildHasherDefault<KeyHasher>>,
     classes: BTreeMap<Class, VecDeque<Entry>>,
     /// By the time they stop waiting.
     expiry: VecDeque<(Time, QueryKey)>,
@@ -214,9 +238,9 @@ impl Queue {
         self.returnable > 0
     }
 
-    /// Everybody who waits, in no order that matters.
+    /// Everybody who waits, in no order that means anything.
     pub(super) fn all(&self) -> impl Iterator<Item = &Waiting> {
-        self.queries.values().filter_map(|slot| self.slots[*slot].as_ref())
+        self.slots.iter().flatten()
     }
 
     /// Whether queries of more than one priority level wait.
@@ -238,8 +262,11 @@ impl Queue {
         self.classes.get(class).map(|row| row.iter().map(|entry| entry.place.2).collect()).unwrap_or_default()
     }
 
+    /// As they came.
     pub(super) fn keys(&self) -> Vec<QueryKey> {
-        self.queries.keys().copied().collect()
+        let mut keys: Vec<QueryKey> = self.all().map(|waiting| waiting.query.key).collect();
+        keys.sort_unstable();
+        keys
     }
 
     /// Classes with someone waiting.
@@ -280,21 +307,26 @@ impl Queue {
         wanted: &dyn Fn(&Class) -> bool,
         most: usize,
     ) -> impl Iterator<Item = &'q Waiting> + use<'q> {
-        let mut heads: Vec<_> = self
-            .classes
-            .iter()
-            .filter(|(class, _)| wanted(class))
-            .map(|(_, row)| row.iter().take(most).peekable())
-            .collect();
+        let wanted = self.classes.iter().filter(|(class, _)| wanted(class));
+        let row = |(_, row): (&Class, &'q VecDeque<Entry>)| {
+            let mut rest = row.iter().take(most);
+            rest.next().map(|first| (*first, rest))
+        };
+        let mut heads: Vec<_> = wanted.filter_map(row).collect();
         core::iter::from_fn(move || {
-            let next = if let [only] = &mut heads[..] {
-                only.next()?
-            } else {
-                let firsts = heads.iter_mut().enumerate();
-                let first = firsts.filter_map(|(at, row)| row.peek().map(|entry| (entry.place, at))).min()?;
-                heads[first.1].next()?
-            };
-            self.slots[next.slot].as_ref()
+            let mut first = 0;
+            for at in 1..heads.len() {
+                if heads[at].0.place < heads[first].0.place {
+                    first = at;
+                }
+            }
+            let (entry, rest) = heads.get_mut(first)?;
+            let slot = entry.slot;
+            match rest.next() {
+                Some(next) => *entry = *next,
+                None => drop(heads.swap_remove(first)),
+            }
+            self.slots[slot].as_ref()
         })
     }
 

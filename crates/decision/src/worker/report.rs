@@ -126,17 +126,29 @@ impl Worker {
         };
         let pools: BTreeMap<DeviceIx, u32> =
             self.residency.device_ids().map(|device| (device, pool(device))).collect();
-        let a_lane = |lane: &Lane| lane.on_credit() + pools.get(&lane.device).copied().unwrap_or(1);
+        self.credit_of(|lane| pools.get(&lane.device).copied().unwrap_or(1))
+    }
+
+    /// The same where so many may be here for each lane beside what is bound to it.
+    fn credit_of(&self, pool: impl Fn(&Lane) -> u32) -> u32 {
+        let a_lane = |lane: &Lane| lane.on_credit().saturating_add(pool(lane));
         // What runs far too long, or on a server, takes no place of others.
         let beside = self.suspects.iter().chain(&self.ways).map(Lane::on_credit).sum::<u32>();
-        if self.draining { 0 } else { self.lanes.iter().map(a_lane).sum::<u32>() + beside }
+        if self.draining { 0 } else { self.lanes.iter().map(a_lane).fold(beside, u32::saturating_add) }
+    }
+
+    /// It is never more than this, which takes less to find.
+    fn most_credit(&self) -> u32 {
+        let batches = u32::from(self.config.foresight.pool).max(1) * BATCHES;
+        self.credit_of(|_| batches.saturating_mul(CREDIT_A_LANE))
     }
 
     /// Whether it has nearly all that it may have: then it is not told of what comes to gateways.
     pub(super) fn is_at_credit(&self, now: Time) -> bool {
         // Where all that comes is announced it hears of everything.
-        !self.heard.is_told(now)
-            && u32::try_from(self.open()).unwrap_or(u32::MAX).saturating_mul(2) >= self.credit()
+        let twice = || u32::try_from(self.open()).unwrap_or(u32::MAX).saturating_mul(2);
+        let has_all = |twice: u32| twice >= self.most_credit() || twice >= self.credit();
+        !self.heard.is_told(now) && has_all(twice())
     }
 
     /// What goes back with every frame: credit and how long a new query would wait.

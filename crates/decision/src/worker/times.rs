@@ -35,7 +35,7 @@ impl Times {
     pub(super) fn learn(&mut self, variant: &WorkerVariant) {
         let run = &variant.run;
         self.of.clear();
-        self.of.extend((1..).zip(&self.profiled).map(|(batch, raw)| run.estimate_from(*raw, batch)));
+        self.of.extend(run.estimates_from(&self.profiled));
         self.best = run.best_batch_of(variant.max_batch, |batch| self.estimate(run, batch));
         self.batched = self.estimate(run, self.best).times(1.0 / f64::from(self.best));
     }
