@@ -29,9 +29,11 @@ const ABLATED: [&str; 8] = [
 ];
 
 /// Load times and start-ups are looked at in these, by those whom targets name.
-const STARTS: [&str; 8] = [
+const STARTS: [&str; 10] = [
     "--starts",
     "0.3,1,3",
+    "--seconds",
+    "15",
     "--loads",
     "0.3,0.6,0.9,1.2",
     "--seeds",

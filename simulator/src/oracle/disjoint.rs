@@ -99,8 +99,7 @@ fn parted(stretches: Vec<Stretch>, tells: &impl Fn(u64, u64) -> f64) -> Vec<Stre
     for (from, to, known) in stretches {
         let places: Vec<u64> = (1..PARTS).map(|part| from + (to - from) * part / PARTS).collect();
         let told = |from: u64, to: u64| if from < to { (from, to, tells(from, to)) } else { (from, to, 0.0) };
-        let more = |a: &Stretch, b: &Stretch| a.2.total_cmp(&b.2);
-        // The best that ends by each place, and the best that begins there or later.
+        // The best that ends by each place, and what begins there.
         let before = places.iter().map(|place| told(from, *place)).scan(told(from, from), |best, one| {
             *best = if one.2 > best.2 { one } else { *best };
             Some(*best)
@@ -110,7 +109,7 @@ fn parted(stretches: Vec<Stretch>, tells: &impl Fn(u64, u64) -> f64) -> Vec<Stre
         let two = before.into_iter().zip(after).max_by(|a, b| (a.0.2 + a.1.2).total_cmp(&(b.0.2 + b.1.2)));
         match two.filter(|(first, second)| first.2 + second.2 > known) {
             Some((first, second)) => {
-                parted.extend([first, second].into_iter().filter(|one| more(one, &(0, 0, 0.0)).is_gt()))
+                parted.extend([first, second].into_iter().filter(|one| one.2 > 0.0));
             }
             None => parted.push((from, to, known)),
         }

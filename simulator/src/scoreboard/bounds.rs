@@ -34,21 +34,23 @@ impl Bounds {
 }
 
 /// Rows of one world.
-struct World {
-    world: Scenario,
+struct Played {
+    scenario: Scenario,
     load: f64,
     runs: (usize, u64),
 }
 
-impl World {
+impl Played {
     fn is_of(&self, row: &Row) -> bool {
-        row.scenario == self.world.name && row.load.to_bits() == self.load.to_bits() && row.runs == self.runs
+        row.scenario == self.scenario.name
+            && row.load.to_bits() == self.load.to_bits()
+            && row.runs == self.runs
     }
 }
 
 /// Gives the rows of these scenarios the bounds that are worked out now.
 pub fn bounds_anew(files: &[&Path], rows: &mut [Row], tell: impl Fn(&str) + Sync) -> Result<(), Error> {
-    let mut worlds: Vec<World> = Vec::new();
+    let mut worlds: Vec<Played> = Vec::new();
     for path in files {
         let name = File::load(path, 1.0)?.name;
         for row in rows.iter().filter(|row| row.scenario == name && row.runs.0 > 0) {
@@ -57,13 +59,13 @@ pub fn bounds_anew(files: &[&Path], rows: &mut [Row], tell: impl Fn(&str) + Sync
             }
             // A run is four times as long where machines come and go.
             let given = if row.rented { row.runs.1.div_ceil(4) } else { row.runs.1 };
-            let world = cut(File::load(path, row.load * headroom(path, given)?)?, given);
-            worlds.push(World { world, load: row.load, runs: row.runs });
+            let scenario = cut(File::load(path, row.load * headroom(path, given)?)?, given);
+            worlds.push(Played { scenario, load: row.load, runs: row.runs });
         }
     }
-    let anew = |world: &World| {
+    let anew = |world: &Played| {
         let seeds: Vec<u64> = (1..).take(world.runs.0).collect();
-        Ok((world.world.name.clone(), world.load, Bounds::of(&world.world, &seeds)?))
+        Ok((world.scenario.name.clone(), world.load, Bounds::of(&world.scenario, &seeds)?))
     };
     let all = spread(&worlds, anew, |(name, load, _)| tell(&format!("{name} at {load:.2}")))?;
     for (world, (.., bounds)) in worlds.iter().zip(all) {

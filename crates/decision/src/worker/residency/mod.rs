@@ -186,10 +186,10 @@ impl Residency {
             let common = Common::of(variants.values().filter(|v| kin(v)).map(|v| v.run.own()));
             for variant in variants.values_mut().filter(|v| kin(v)) {
                 let common = common.without(variant.run.own());
-                if variant.run.borrow(common) {
-                    if let Some(times) = times.get_mut(&variant.id) {
-                        times.learn(variant);
-                    }
+                if variant.run.borrow(common)
+                    && let Some(times) = times.get_mut(&variant.id)
+                {
+                    times.learn(variant);
                 }
             }
         }
