@@ -53,7 +53,9 @@ fn served(devices: &[PlanDevice], sets: &[Set], asked: &[Asked]) -> f64 {
         let seconds = |v: &PlanVariant| crate::outcome::ratio(v.work, 1_000_000_000);
         programme.at_most(rows(&|(_, at, v)| (*at == device).then(|| seconds(v))), 1.0);
     }
-    programme.solve().iter().zip(&ways).map(|(rate, (.., v))| rate * accuracy(v)).sum()
+    // Whatever is not known to be the most must not pass for it.
+    let Some(rates) = programme.solve() else { return f64::INFINITY };
+    rates.iter().zip(&ways).map(|(rate, (.., v))| rate * accuracy(v)).sum()
 }
 
 /// The accuracy that pins serve a second.

@@ -53,7 +53,7 @@ const POINT: f64 = 0.01;
 const PLACES: u64 = 24;
 /// The next are longer by such a part.
 const LONGER: u64 = 6;
-/// Ends of those that tell the most are moved by no less than this, in microseconds.
+/// Ends of those that tell the most are moved by at most the longest bound and at least this, in microseconds.
 const FINEST: u64 = 1_000;
 /// More of one length are not looked at.
 const MOST_STRETCHES: u64 = 4_000;
@@ -191,8 +191,8 @@ impl Case {
         group * self.lanes.len() + lanes
     }
 
-    /// How much of each group is served by each kind of lane at best, first as much, then as cheaply as possible.
-    fn served(&self, counts: &[f64], lane_seconds: &[f64]) -> Programme {
+    /// How much of each group is served by each kind of lane at best: as much as can be, and where that is `cheap` as cheaply as it can be.
+    fn served(&self, counts: &[f64], lane_seconds: &[f64], cheap: bool) -> Option<Vec<f64>> {
         let price =
             |group: usize, lanes: usize| self.lanes[lanes].usd_per_second / self.groups[group].rates[lanes];
         let pairs = || {
@@ -200,10 +200,11 @@ impl Case {
             all.filter(|(g, l)| self.groups[*g].rates[*l] > 0.0)
         };
         let dearest = pairs().map(|(g, l)| price(g, l)).fold(0.0, f64::max);
+        // One more answer is worth more than any saving.
+        let saved = if cheap { 1e-3 / dearest.max(f64::MIN_POSITIVE) } else { 0.0 };
         let mut gains = vec![0.0; self.groups.len() * self.lanes.len()];
         for (g, l) in pairs() {
-            // One more answer is worth more than any saving.
-            gains[self.variable(g, l)] = 1.0 - 1e-3 * price(g, l) / dearest.max(f64::MIN_POSITIVE);
+            gains[self.variable(g, l)] = 1.0 - saved * price(g, l);
         }
         let mut programme = Programme::new(gains);
         for (g, count) in counts.iter().enumerate() {
@@ -215,7 +216,19 @@ impl Case {
             let busy = busy.map(|(g, _)| (self.variable(g, l), 1.0 / self.groups[g].rates[l]));
             programme.at_most(busy.collect(), *seconds);
         }
-        programme
+        programme.solve()
+    }
+
+    /// What a million of these cost at the least, where as many as can be are served.
+    fn usd_per_million(&self, counts: &[f64], lane_seconds: &[f64]) -> Option<f64> {
+        let served = self.served(counts, lane_seconds, true)?;
+        let each = |(at, n): (usize, &f64)| {
+            let (g, l) = (at / self.lanes.len(), at % self.lanes.len());
+            if *n > 0.0 { n / self.groups[g].rates[l] * self.lanes[l].usd_per_second } else { 0.0 }
+        };
+        let usd: f64 = served.iter().enumerate().map(each).sum();
+        let answers: f64 = served.iter().sum();
+        (answers > 0.0).then(|| usd / answers * 1e6)
     }
 
     /// How many of these cannot be served at best. Nobody, where that cannot be told.
@@ -228,8 +241,8 @@ impl Case {
         if lane_seconds.iter().enumerate().any(|(l, seconds)| work(l) <= *seconds) {
             return 0.0;
         }
-        let (served, ended) = self.served(counts, lane_seconds).solved();
-        if ended { counts.iter().sum::<f64>() - served.iter().sum::<f64>() } else { 0.0 }
+        let served = self.served(counts, lane_seconds, false);
+        served.map_or(0.0, |served| counts.iter().sum::<f64>() - served.iter().sum::<f64>())
     }
 
     /// How accurate answers are on average at best, if so many are given in all.
@@ -254,7 +267,7 @@ impl Case {
             programme.at_most(rows(&|way| (way.1 == l).then(|| 1.0 / way.3)), *seconds);
         }
         programme.at_most(rows(&|_| Some(1.0)), answers);
-        let given = programme.solve();
+        let given = programme.solve()?;
         let all: f64 = given.iter().sum();
         let accuracy: f64 = given.iter().zip(&ways).map(|(given, way)| given * way.2).sum();
         (all > 0.0).then(|| accuracy / all)
@@ -299,7 +312,7 @@ impl Case {
     }
 
     /// By which factor arrivals in these proportions could grow at most.
-    fn headroom(&self, rates: &[f64]) -> f64 {
+    fn headroom(&self, rates: &[f64]) -> Option<f64> {
         let variables = self.groups.len() * self.lanes.len();
         let mut gains = vec![0.0; variables + 1];
         gains[variables] = 1.0;
@@ -315,14 +328,16 @@ impl Case {
             let busy = busy.map(|g| (self.variable(g, l), 1.0 / self.groups[g].rates[l]));
             programme.at_most(busy.collect(), lanes.count);
         }
-        programme.solve()[variables]
+        Some(programme.solve()?[variables])
     }
 
     /// How many a second can be served at most, in the proportions of those who came in a run so long.
-    fn capacity(&self, counts: &[f64], duration: Micros) -> f64 {
+    fn capacity(&self, counts: &[f64], duration: Micros) -> Result<f64, Error> {
         let rates: Vec<f64> = counts.iter().map(|n| n / (float(duration.0.max(1)) / 1e6)).collect();
         let all: f64 = rates.iter().sum();
-        if all > 0.0 { self.headroom(&rates) * all } else { 0.0 }
+        let headroom = if all > 0.0 { self.headroom(&rates) } else { Some(0.0) };
+        let known = headroom.map(|headroom| headroom * all);
+        known.ok_or_else(|| Error::Scenario("how much could be served at most was not found".into()))
     }
 }
 
@@ -333,7 +348,7 @@ pub(crate) fn capacity(scenario: &Scenario, seed: u64) -> Result<f64, Error> {
     let arrivals = Source::all(scenario, seed);
     let of = |group: &Group| group.streams.iter().map(|at| arrivals[*at].len()).sum::<usize>();
     let all: Vec<f64> = case.groups.iter().map(|group| float(of(group) as u64)).collect();
-    Ok(case.capacity(&all, scenario.duration))
+    case.capacity(&all, scenario.duration)
 }
 
 /// The bounds of a scenario, with the arrivals that a seed gives it.
@@ -362,25 +377,14 @@ pub fn fluid(scenario: &Scenario, seed: u64) -> Result<Fluid, Error> {
     let admitted: f64 = all.iter().sum();
     let never = float(offered as u64) - admitted;
     let whole = always.lane_seconds(0, scenario.duration.0 + case.longest.0);
-    let served = case.served(&all, &whole).solve();
-    let usd: f64 = served
-        .iter()
-        .enumerate()
-        .filter(|(_, n)| **n > 0.0)
-        .map(|(at, n)| {
-            let (g, l) = (at / case.lanes.len(), at % case.lanes.len());
-            n / case.groups[g].rates[l] * case.lanes[l].usd_per_second
-        })
-        .sum();
-    let answers: f64 = served.iter().sum();
     let share = |lost: f64| if offered == 0 { 0.0 } else { (never + lost) / float(offered as u64) };
     let within_a_point = admitted - most_lost_charged - POINT * float(offered as u64);
     Ok(Fluid {
         violations: share(most_lost),
         charged: share(most_lost_charged),
         accuracy: case.most_accurate(&all, &whole, within_a_point.max(0.0)),
-        capacity: case.capacity(&all, scenario.duration),
-        usd_per_million: (answers > 0.0).then(|| usd / answers * 1e6),
+        capacity: case.capacity(&all, scenario.duration)?,
+        usd_per_million: case.usd_per_million(&all, &whole),
     })
 }
 

@@ -29,15 +29,13 @@ const ABLATED: [&str; 8] = [
 ];
 
 /// Load times and start-ups are looked at in these, by those whom targets name.
-const STARTS: [&str; 10] = [
+const STARTS: [&str; 8] = [
     "--starts",
     "0.3,1,3",
-    "--seconds",
-    "15",
     "--loads",
     "0.3,0.6,0.9,1.2",
     "--seeds",
-    "2",
+    "1",
     "--policies",
     "modelless,infaas-paper,proteus-like,slackfit,clipper,nexus,inferline-like,mark-like",
 ];

@@ -56,7 +56,8 @@ pub(super) struct Demand {
     pub(super) first: Time,
 }
 
-/// Keys are numbers that this process gave, so nobody can choose those that would meet in one place.
+/// Keys are numbers that this process gave to a connection, and below them those that a gateway of the same cluster gave to its queries. A gateway that chose
+/// such as meet in one place would have looking for them take longer, as many as wait of them, and change no decision.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeyHasher(u64);
 
@@ -262,7 +263,7 @@ impl Queue {
         self.classes.get(class).map(|row| row.iter().map(|entry| entry.place.2).collect()).unwrap_or_default()
     }
 
-    /// As they came.
+    /// By number.
     pub(super) fn keys(&self) -> Vec<QueryKey> {
         let mut keys: Vec<QueryKey> = self.all().map(|waiting| waiting.query.key).collect();
         keys.sort_unstable();
