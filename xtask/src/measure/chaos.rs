@@ -6,8 +6,8 @@
 //!
 //! Only a kill that hits a runner with a batch in it can lose anything, so only those count towards how many are asked for: blocks
 //! go on until there are as many, within a bound. Which did is told afterwards by the server, that a batch ended with its runner;
-//! to hit more often than by chance, it is waited for a moment until the runner seems to be at work, and it is held until a query
-//! of its model must have come.
+//! to hit more often than by chance, it is waited for a moment until the runner seems to be at work. It is not held before it is killed: what
+//! others wait for a runner that stands still is not what they feel of its death (*hostile* measures that).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -42,17 +42,12 @@ const LATENCY_MS: u32 = 2_000;
 const RECOVERS_MS: u64 = 1_000;
 /// A batch that ended with its runner is told within so long of the runner's death, before or after.
 const TOGETHER_MS: u64 = 500;
-/// From so long before it was stopped: those in the batch that died came before it did.
+/// From so long before it was struck: those in the batch that died came before it was.
 const BEFORE_MS: u64 = 100;
 /// So long it is waited until a runner seems to be at work.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// A runner that ran at least so many batches since the last kill is asked for.
 const SERVES: u64 = 5;
-/// Then it is stopped for as long as so many queries of its model take to come, on average.
-const HELD_FOR: f64 = 3.0;
-/// And never for as long as a batch may run before it is suspected of hanging, 50 ms at the least: until then others wait for the lanes that
-/// it keeps, which `hostile` measures.
-const HELD_MOST: Duration = Duration::from_millis(20);
 /// Between two looks at whether it is: a batch takes some hundred microseconds.
 const LOOKS: Duration = Duration::from_micros(50);
 
@@ -120,13 +115,7 @@ fn measure(context: &Context) -> Result<Outcome> {
             json!({"do": "paced", "per_second": served.rates, "ms": ms, "seed": context.seed + block});
         let kills_first = block % 2 == 1;
         let mut calm = if kills_first { None } else { Some(load.ask(&question)?) };
-        let (raw, struck) = under_fire(
-            &mut load,
-            &question,
-            &server,
-            (Duration::from_millis(ms), held(&served.rates)),
-            &mut rng,
-        )?;
+        let (raw, struck) = under_fire(&mut load, &question, &server, Duration::from_millis(ms), &mut rng)?;
         if calm.is_none() {
             calm = Some(load.ask(&question)?);
         }
@@ -134,11 +123,11 @@ fn measure(context: &Context) -> Result<Outcome> {
         let died = once(told_of(&server, &served.names, &raw, "a runner died")?);
         let hits = hits(&died, &told_of(&server, &served.names, &raw, "a batch ended with its runner")?);
         let began = raw["began_unix_ms"].as_u64().context("when did it begin?")?;
-        let stopped: Vec<u64> = struck.iter().map(|at| at.saturating_sub(began)).collect();
+        let moments: Vec<u64> = struck.iter().map(|at| at.saturating_sub(began)).collect();
         let deaths: Vec<Death> = died
             .into_iter()
             .zip(hits)
-            .map(|((at, of), hit)| Death { at, since: felt_from(at, &stopped), of, hit })
+            .map(|((at, of), hit)| Death { at, since: felt_from(at, &moments), of, hit })
             .collect();
         for ((felt, calm), fire) in felt.iter_mut().zip(others(&calm, &[])?).zip(others(&raw, &deaths)?) {
             felt.add(calm, fire);
@@ -211,12 +200,6 @@ fn measure(context: &Context) -> Result<Outcome> {
     })
 }
 
-/// For how long a runner is stopped before it is killed.
-fn held(rates: &[f64]) -> Duration {
-    let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
-    Duration::from_secs_f64(HELD_FOR / least).min(HELD_MOST)
-}
-
 /// Latencies of one model's queries: without kills, and with kills of others.
 #[derive(Default)]
 struct Felt {
@@ -240,12 +223,12 @@ impl Felt {
     }
 }
 
-/// Asks while runners are killed. When those were stopped that were.
+/// Asks while runners are killed. When those were struck that were.
 fn under_fire(
     load: &mut Side,
     question: &Value,
     server: &Server,
-    (time, held): (Duration, Duration),
+    time: Duration,
     rng: &mut Rng,
 ) -> Result<(Value, Vec<u64>)> {
     std::thread::scope(|scope| {
@@ -259,7 +242,7 @@ fn under_fire(
             // Not the spare, not what is kept for poison, and not what is in memory though nobody asks for it.
             runners.retain(|(pid, _)| turns(*pid) >= before.get(pid).copied().unwrap_or(0) + SERVES);
             if !runners.is_empty() && !asked.is_finished() {
-                struck.extend(strike(rng.pick(&runners).0, held));
+                struck.extend(strike(rng.pick(&runners).0));
             }
         }
         let answer = asked.join().map_err(|_| anyhow::anyhow!("the load generator's thread panicked"))??;
@@ -286,22 +269,17 @@ fn lanes(pid: u32) -> Vec<PathBuf> {
     threads.map(|thread| thread.path()).filter(is_lane).collect()
 }
 
-/// Kills a runner with a batch in it: one that it was at, or that it was handed while it was stopped. When it was stopped, in
-/// milliseconds of Unix time, if it was there.
-fn strike(pid: u32, held: Duration) -> Option<u64> {
+/// Kills a runner, with a batch in it where one is seen. When, in milliseconds of Unix time, if it was there.
+fn strike(pid: u32) -> Option<u64> {
     wait_for_work(pid);
-    let victim = process::Other::open(pid).ok()?;
-    let stopped = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    if victim.freeze().is_ok() {
-        std::thread::sleep(held);
-    }
-    process::kill(pid).then(|| u64::try_from(stopped.as_millis()).ok()).flatten()
+    let struck = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    process::kill(pid).then(|| u64::try_from(struck.as_millis()).ok()).flatten()
 }
 
 /// From when on the model of a runner that died may have felt it. The death is told only when the last thread has ended, which takes a
-/// while on a busy machine, so it counts from when the runner was stopped.
-fn felt_from(died: u64, stopped: &[u64]) -> u64 {
-    let last = stopped.iter().copied().filter(|at| *at <= died).max();
+/// while on a busy machine, so it counts from when the runner was struck.
+fn felt_from(died: u64, struck: &[u64]) -> u64 {
+    let last = struck.iter().copied().filter(|at| *at <= died).max();
     last.unwrap_or(died).saturating_sub(BEFORE_MS)
 }
 
@@ -323,7 +301,7 @@ fn is_running(stat: &str) -> bool {
 /// A runner that died, when, of which stream, and whether a batch ended with it.
 struct Death {
     at: u64,
-    /// From when on its own model may have felt it: a little before it was stopped.
+    /// From when on its own model may have felt it: a little before it was struck.
     since: u64,
     of: usize,
     hit: bool,
@@ -440,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_death_that_is_told_late_was_felt_from_when_the_runner_was_stopped() {
+    fn a_death_that_is_told_late_was_felt_from_when_the_runner_was_struck() {
         assert_eq!(felt_from(2_800, &[2_000, 4_000]), 1_900);
         assert_eq!(felt_from(4_010, &[2_000, 4_000]), 3_900);
         assert_eq!(felt_from(50, &[]), 0);
