@@ -1,7 +1,7 @@
 //! What must never happen, and the books that tell whether it did.
 
 use crate::open::Open;
-use modelless_types::{Accuracy, QueryKey, SpaceId, Time, VariantId};
+use modelless_types::{Accuracy, NodeId, QueryKey, SpaceId, Time, VariantId};
 use std::collections::BTreeSet;
 
 /// Something that must never happen did. Always a bug in a machine or in the world around it.
@@ -38,6 +38,8 @@ pub(crate) struct Client {
     pub(crate) space: SpaceId,
     pub(crate) variant: Option<VariantId>,
     pub(crate) poison: bool,
+    /// The node that it was last sent to.
+    pub(crate) sent: Option<NodeId>,
 }
 
 /// How a query left.
@@ -67,6 +69,18 @@ impl Books {
 
     pub(crate) fn get(&self, key: QueryKey) -> Option<&Client> {
         self.open.get(key)
+    }
+
+    /// A gateway sends a query to a node.
+    pub(crate) fn sent(&mut self, key: QueryKey, node: NodeId) {
+        if let Some(client) = self.open.get_mut(key) {
+            client.sent = Some(node);
+        }
+    }
+
+    /// Whether it is open and was sent elsewhere since this node had it.
+    pub(crate) fn is_elsewhere(&self, key: QueryKey, node: NodeId) -> bool {
+        self.get(key).is_some_and(|client| client.sent != Some(node))
     }
 
     pub(crate) fn open(&self) -> usize {
@@ -121,5 +135,35 @@ impl Books {
         ensure(harmless, now, "every query leaves exactly once", || {
             format!("{key} is answered but was {left:?}")
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_elsewhere_for_all_nodes_but_the_one_that_it_was_last_sent_to() {
+        let (key, first, second) = (QueryKey(7), NodeId(1), NodeId(2));
+        let client = Client {
+            stream: 0,
+            gateway: 0,
+            arrived: Time::ZERO,
+            deadline: Time(1),
+            floor: Accuracy::ZERO,
+            space: SpaceId(0),
+            variant: None,
+            poison: false,
+            sent: None,
+        };
+        let mut books = Books::default();
+        books.sent(key, first);
+        assert!(!books.is_elsewhere(key, first), "who is not open is nowhere");
+        books.enter(key, client);
+        assert!(books.is_elsewhere(key, first), "it was sent nowhere yet");
+        books.sent(key, first);
+        assert!(!books.is_elsewhere(key, first) && books.is_elsewhere(key, second));
+        books.sent(key, second);
+        assert!(books.is_elsewhere(key, first) && !books.is_elsewhere(key, second));
     }
 }

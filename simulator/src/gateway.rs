@@ -110,6 +110,7 @@ impl World<'_> {
             space: pinned.map_or(default, |v| v.space),
             variant: spec.goals.variant,
             poison: self.rng_clients.chance(spec.poison),
+            sent: None,
         }
     }
 
@@ -162,6 +163,7 @@ impl World<'_> {
                         first_in: first.map(left),
                     };
                     sent.push(node);
+                    self.books.sent(key, node);
                     self.post_to_node(at, node, frame);
                 }
                 Action::Announce { key, node, part_ppm, quickest } => {
@@ -246,9 +248,18 @@ impl World<'_> {
         gateway.granted[position] = report.limit;
         let node = self.nodes[position].id;
         match frame {
+            // As the live gateway has it: who it was taken from may be quicker, and then it goes on nowhere else; what else he says of it is old.
+            FromNode::Answer { key, variant } if self.books.is_elsewhere(key, node) => {
+                self.client_answered(key, variant)?;
+                self.feed_router(at, Event::Report { node, report })?;
+                self.feed_router(at, Event::Cancel { key })
+            }
             FromNode::Answer { key, variant } => {
                 self.client_answered(key, variant)?;
                 self.feed_router(at, Event::Finished { key, node, report, end: End::Unknown })
+            }
+            FromNode::Refused { key, .. } if self.books.is_elsewhere(key, node) => {
+                self.feed_router(at, Event::Report { node, report })
             }
             FromNode::Refused { key, refusal } => {
                 if self.books.get(key).is_some_and(|c| c.gateway == at) {

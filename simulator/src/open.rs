@@ -38,6 +38,11 @@ impl<T> Open<T> {
         self.places.get(self.place(key)?)?.as_ref()
     }
 
+    pub(crate) fn get_mut(&mut self, key: QueryKey) -> Option<&mut T> {
+        let place = self.place(key)?;
+        self.places.get_mut(place)?.as_mut()
+    }
+
     pub(crate) fn remove(&mut self, key: QueryKey) -> Option<T> {
         let place = self.place(key)?;
         let value = self.places.get_mut(place)?.take()?;
