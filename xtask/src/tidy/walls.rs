@@ -85,7 +85,20 @@ const CLOSED: &[(&str, &[&str])] = &[
     ("modelless-types", &["serde", "serde_core", "serde_derive", "thiserror", "thiserror-impl"]),
     (
         "modelless-decision",
-        &["modelless-types", "libm", "serde", "serde_core", "serde_derive", "thiserror", "thiserror-impl"],
+        // The last three come with the map where others in the workspace ask for more of it: docs/adr/0229.
+        &[
+            "modelless-types",
+            "libm",
+            "serde",
+            "serde_core",
+            "serde_derive",
+            "thiserror",
+            "thiserror-impl",
+            "hashbrown",
+            "allocator-api2",
+            "equivalent",
+            "foldhash",
+        ],
     ),
 ];
 

@@ -64,6 +64,7 @@ mod narrowing;
 mod needs;
 mod outgrown;
 mod place;
+mod places;
 mod pressed;
 mod pressure;
 mod quarantine;

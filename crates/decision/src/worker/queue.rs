@@ -1,11 +1,10 @@
 //! What waits here unbound: by class, earliest deadline first.
 
+use super::places::Places;
 use crate::query::{Class, Query};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
-use core::hash::{BuildHasherDefault, Hasher};
-use hashbrown::HashMap;
 use modelless_types::{Bytes, Priority, QueryKey, Time};
 
 /// Where a query stands in its class: whether it is beyond a reserved share, its deadline, then order of coming.
@@ -56,29 +55,6 @@ pub(super) struct Demand {
     pub(super) first: Time,
 }
 
-/// Keys are numbers that this process gave to a connection, and below them those that a gateway of the same cluster gave to its queries. A gateway that chose
-/// such as meet in one place would have looking for them take longer, as many as wait of them, and change no decision.
-#[derive(Clone, Copy, Debug, Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        // The golden ratio's digits spread what follows each other over all bits, of which the upper are looked at too.
-        let spread = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = spread ^ (spread >> 32);
-    }
-}
-
 /// At most this many classes' demand is remembered.
 const DEMAND_CLASSES: usize = 1_024;
 
@@ -95,7 +71,7 @@ pub(super) struct Queue {
     /// The queries themselves; free slots are in `free`.
     slots: Vec<Option<Waiting>>,
     free: Vec<usize>,
-    queries: HashMap<QueryKey, usize, BuildHasherDefault<KeyHasher>>,
+    queries: Places,
     classes: BTreeMap<Class, VecDeque<Entry>>,
     /// By the time they stop waiting.
     expiry: VecDeque<(Time, QueryKey)>,
@@ -149,7 +125,7 @@ impl Queue {
     }
 
     pub(super) fn remove(&mut self, key: QueryKey) -> Option<Waiting> {
-        let slot = self.queries.remove(&key)?;
+        let slot = self.queries.remove(key)?;
         let waiting = self.slots[slot].take()?;
         self.free.push(slot);
         let query = waiting.query;
@@ -181,7 +157,7 @@ impl Queue {
 
     /// Another node could answer a query that waits here. One that is bound is past that.
     pub(super) fn may_return(&mut self, key: QueryKey) {
-        if let Some(waiting) = self.queries.get(&key).and_then(|slot| self.slots[*slot].as_mut()) {
+        if let Some(waiting) = self.queries.get(key).and_then(|slot| self.slots[slot].as_mut()) {
             self.returnable += u32::from(!waiting.query.returnable);
             waiting.query.returnable = true;
         }
@@ -189,7 +165,7 @@ impl Queue {
 
     /// What is to answer a query that waits here has to be loaded.
     pub(super) fn gathers(&mut self, key: QueryKey) {
-        if let Some(waiting) = self.queries.get(&key).and_then(|slot| self.slots[*slot].as_mut()) {
+        if let Some(waiting) = self.queries.get(key).and_then(|slot| self.slots[slot].as_mut()) {
             self.gathered += usize::from(!waiting.loaded);
             waiting.loaded = true;
         }
@@ -201,7 +177,7 @@ impl Queue {
     }
 
     pub(super) fn get(&self, key: QueryKey) -> Option<&Waiting> {
-        self.queries.get(&key).and_then(|slot| self.slots[*slot].as_ref())
+        self.queries.get(key).and_then(|slot| self.slots[slot].as_ref())
     }
 
     pub(super) fn len(&self) -> usize {
