@@ -6,7 +6,7 @@
 //!
 //! Only a kill that hits a runner with a batch in it can lose anything, so only those count towards how many are asked for: blocks
 //! go on until there are as many, within a bound. Which did is told afterwards by the server, that a batch ended with its runner;
-//! to hit more often than by chance, it is waited for a moment until the runner seems to be at work. It is not held before it is killed: what
+//! to hit more often than by chance, it is waited for a moment until the runner seems to be at work. In full it is not held before it is killed: what
 //! others wait for a runner that stands still is not what they feel of its death (*hostile* measures that).
 
 use std::collections::BTreeMap;
@@ -53,6 +53,8 @@ const LOOKS: Duration = Duration::from_micros(50);
 
 /// How often and how long.
 struct Plan {
+    /// For so long a runner is stopped before it is killed: only in the short form, whose runs are too short to hit by chance and whose times tell nothing.
+    held: Duration,
     /// At least so many blocks, and at most.
     blocks: (u64, u64),
     ms: u64,
@@ -95,9 +97,9 @@ impl Served {
 }
 
 fn measure(context: &Context) -> Result<Outcome> {
-    let Plan { blocks: (least, most), ms, asked } = context.choose(
-        Plan { blocks: (3, 12), ms: 20_000, asked: 30 },
-        Plan { blocks: (1, 3), ms: 5_000, asked: 1 },
+    let Plan { held, blocks: (least, most), ms, asked } = context.choose(
+        Plan { held: Duration::ZERO, blocks: (3, 12), ms: 20_000, asked: 30 },
+        Plan { held: Duration::from_millis(20), blocks: (1, 3), ms: 5_000, asked: 1 },
     );
     let served = Served::of(context)?;
     let server = Server::builder().binary(context.binary()?).start()?;
@@ -115,7 +117,8 @@ fn measure(context: &Context) -> Result<Outcome> {
             json!({"do": "paced", "per_second": served.rates, "ms": ms, "seed": context.seed + block});
         let kills_first = block % 2 == 1;
         let mut calm = if kills_first { None } else { Some(load.ask(&question)?) };
-        let (raw, struck) = under_fire(&mut load, &question, &server, Duration::from_millis(ms), &mut rng)?;
+        let (raw, struck) =
+            under_fire(&mut load, &question, &server, (Duration::from_millis(ms), held), &mut rng)?;
         if calm.is_none() {
             calm = Some(load.ask(&question)?);
         }
@@ -228,7 +231,7 @@ fn under_fire(
     load: &mut Side,
     question: &Value,
     server: &Server,
-    time: Duration,
+    (time, held): (Duration, Duration),
     rng: &mut Rng,
 ) -> Result<(Value, Vec<u64>)> {
     std::thread::scope(|scope| {
@@ -242,7 +245,7 @@ fn under_fire(
             // Not the spare, not what is kept for poison, and not what is in memory though nobody asks for it.
             runners.retain(|(pid, _)| turns(*pid) >= before.get(pid).copied().unwrap_or(0) + SERVES);
             if !runners.is_empty() && !asked.is_finished() {
-                struck.extend(strike(rng.pick(&runners).0));
+                struck.extend(strike(rng.pick(&runners).0, held));
             }
         }
         let answer = asked.join().map_err(|_| anyhow::anyhow!("the load generator's thread panicked"))??;
@@ -270,9 +273,13 @@ fn lanes(pid: u32) -> Vec<PathBuf> {
 }
 
 /// Kills a runner, with a batch in it where one is seen. When, in milliseconds of Unix time, if it was there.
-fn strike(pid: u32) -> Option<u64> {
+fn strike(pid: u32, held: Duration) -> Option<u64> {
     wait_for_work(pid);
+    let victim = process::Other::open(pid).ok()?;
     let struck = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    if !held.is_zero() && victim.freeze().is_ok() {
+        std::thread::sleep(held);
+    }
     process::kill(pid).then(|| u64::try_from(struck.as_millis()).ok()).flatten()
 }
 
