@@ -78,7 +78,7 @@ impl Books {
         }
     }
 
-    /// Whether it is open and was sent elsewhere since this node had it.
+    /// Whether it is open and was last sent to another node than this, or to none.
     pub(crate) fn is_elsewhere(&self, key: QueryKey, node: NodeId) -> bool {
         self.get(key).is_some_and(|client| client.sent != Some(node))
     }
