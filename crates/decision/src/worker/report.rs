@@ -126,7 +126,9 @@ impl Worker {
         };
         let pools: BTreeMap<DeviceIx, u32> =
             self.residency.device_ids().map(|device| (device, pool(device))).collect();
-        self.credit_of(|lane| pools.get(&lane.device).copied().unwrap_or(1))
+        let credit = self.credit_of(|lane| pools.get(&lane.device).copied().unwrap_or(1));
+        debug_assert!(credit <= self.most_credit(), "a credit of {credit} is more than the most");
+        credit
     }
 
     /// The same where so many may be here for each lane beside what is bound to it.

@@ -36,6 +36,10 @@ impl Times {
         let run = &variant.run;
         self.of.clear();
         self.of.extend(run.estimates_from(&self.profiled));
+        debug_assert!(
+            (1..).zip(&self.of).all(|(batch, of)| *of == run.estimate(batch)),
+            "kinds of sizes differ"
+        );
         self.best = run.best_batch_of(variant.max_batch, |batch| self.estimate(run, batch));
         self.batched = self.estimate(run, self.best).times(1.0 / f64::from(self.best));
     }
