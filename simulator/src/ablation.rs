@@ -47,6 +47,11 @@ const IDEAS: &[Idea] = &[
         change: |world| each_worker(world, |worker| worker.foresight.caution = false),
     },
     Idea {
+        name: "`chances`",
+        without: "whoever is more likely than not in time is answered, however many of those come late",
+        change: |world| each_worker(world, |worker| worker.foresight.chances = false),
+    },
+    Idea {
         name: "`levels`",
         without: "only the look ahead says how accurate answers are",
         change: |world| each_worker(world, |worker| worker.foresight.levels = false),

@@ -214,13 +214,17 @@ pub struct RunModel {
 struct Correcting {
     ratio: f64,
     spread: f64,
+    /// How much of the profile's deviation still counts: such batches say themselves how much they scatter, and a profile that was made
+    /// while the machine was busy with something else would have them seem unsure for ever.
+    profiled: f64,
     wide: f64,
 }
 
 impl Correcting {
     fn of(self, raw: Moments) -> Moments {
-        let Self { ratio, spread, wide } = self;
-        let var = (raw.var * ratio * ratio).max(raw.mean * raw.mean * spread);
+        let Self { ratio, spread, profiled, wide } = self;
+        let deviation = ratio * profiled;
+        let var = (raw.var * deviation * deviation).max(raw.mean * raw.mean * spread);
         Moments { mean: raw.mean * ratio, var: var * wide * wide }
     }
 }
@@ -343,6 +347,7 @@ impl RunModel {
         Correcting {
             ratio: own * factor,
             spread: spread + common::doubt(self.borrowed * factor),
+            profiled: 1.0 - self.sizes.known(batch),
             wide: self.sizes.widening(),
         }
     }
@@ -583,6 +588,22 @@ mod tests {
         let mut other = model(&[(1, 100.0, 1.0), (16, 1_000.0, 1.0)]);
         assert!(other.inherit(&m) && other == m);
         assert!(!model(&[(1, 101.0, 1.0)]).inherit(&m));
+    }
+
+    #[test]
+    fn what_a_machine_did_while_it_was_measured_is_forgotten_once_batches_show_that_it_does_so_no_more() {
+        let mut m = model(&[(1, 100.0, 90_000.0), (4, 300.0, 90_000.0)]);
+        let p99 = |m: &RunModel, batch| m.estimate(batch).p99().0;
+        let profiled = (p99(&m, 1), p99(&m, 4));
+        for round in 0..20 {
+            m.observe(1, Micros(95 + round % 10));
+        }
+        assert!(p99(&m, 1) > 300, "{} after a few", p99(&m, 1));
+        for round in 0..400 {
+            m.observe(1, Micros(95 + round % 10));
+        }
+        assert!(p99(&m, 1) < 230 && profiled.0 > 700, "{} after many", p99(&m, 1));
+        assert!(p99(&m, 4).abs_diff(profiled.1) < 40, "nothing was seen of fours: {}", p99(&m, 4));
     }
 
     #[test]

@@ -94,9 +94,14 @@ impl Sizes {
 
     /// Variance of the ratio of such a batch, where the variant's ratio and its variance are these.
     pub(crate) fn spread(&self, batch: u32, ratio: f64, spread: f64) -> f64 {
-        let kind = &self.kinds[kind(batch)];
-        let own = kind.seen / (kind.seen + PRIOR);
+        let (kind, own) = (&self.kinds[kind(batch)], self.known(batch));
         own * kind.spread * ratio * ratio + (1.0 - own) * spread * kind.factor * kind.factor
+    }
+
+    /// How much of what is known of such batches they said themselves: nothing is 0, all of it 1.
+    pub(crate) fn known(&self, batch: u32) -> f64 {
+        let Kind { seen, .. } = self.kinds[kind(batch)];
+        seen / (seen + PRIOR)
     }
 
     /// Takes in what was seen of a batch relative to the variant's ratio. What sizes have in common is left to that: the factors'

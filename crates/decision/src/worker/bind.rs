@@ -35,6 +35,8 @@ pub(super) struct Binding {
     /// It was played, and nobody is missed, not even of those to come.
     pub(super) nobody_missed: bool,
     pub(super) batching: Batching,
+    /// Nothing is surely in time.
+    pub(super) chance: bool,
     /// Too early to bind it.
     pub(super) until: Option<Time>,
 }
@@ -254,10 +256,14 @@ impl<'a> Draw<'a> {
         self.ahead.get_or_init(|| Ahead::new(self.worker, self.now, self.lane, self.serving))
     }
 
-    /// Whether the head more likely than not is in time if it goes alone, here.
+    /// Whether the head more likely than not, or as surely as it has to be, is in time if it goes alone, here.
     fn in_time_alone(&self) -> bool {
         let slack = slack(self.now, self.head);
-        self.admitted().any(|v| self.worker.in_time_alone(self.now, self.device, v, self.start(v), slack))
+        let sureness = self.worker.sureness(self.lane);
+        let in_time = |v: &WorkerVariant| {
+            self.worker.in_time_alone(self.now, self.device, v, self.start(v), slack, sureness)
+        };
+        self.admitted().any(|v| in_time(v))
     }
 
     /// The same when some lane can start it, with what is held up on this one, too.
@@ -270,7 +276,8 @@ impl<'a> Draw<'a> {
                 && !worker.held_up_everywhere(self.device, v)
         };
         let mut others = worker.residency.serving(self.device).filter(may);
-        others.any(|v| worker.in_time_alone(self.now, self.device, v, start, slack))
+        let sureness = worker.sureness(self.lane);
+        others.any(|v| worker.in_time_alone(self.now, self.device, v, start, slack, sureness))
     }
 
     /// The same on a server, whose ways may be full now.
@@ -298,7 +305,7 @@ impl<'a> Draw<'a> {
             return None; // its price ceiling is in the way
         }
         let quickest = self.admitted().min_by(|a, b| mean(a).total_cmp(&mean(b)))?;
-        Some(self.bind(quickest, Reason::InTime, &self.draw(quickest, 1)?))
+        Some(Binding { chance: true, ..self.bind(quickest, Reason::InTime, &self.draw(quickest, 1)?) })
     }
 
     pub(super) fn admitted(&self) -> impl Iterator<Item = &&WorkerVariant> {
@@ -531,6 +538,7 @@ impl<'a> Draw<'a> {
             expected: self.worker.residency.estimate(variant, batch),
             drains: true,
             nobody_missed: false,
+            chance: false,
             batching: self.worker.batching(variant),
             until: self.worker.wait_until(self.now, self.lane, variant, members),
         }

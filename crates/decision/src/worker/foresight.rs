@@ -20,6 +20,8 @@ pub struct Foresight {
     pub pool: u8,
     /// Batches are taken to last the longer, where variants are compared, the more were missed lately although room had been found for all.
     pub caution: bool,
+    /// Who is probably in time and not surely has to be the surer of it, the more of those came late.
+    pub chances: bool,
     /// No class is answered by a variant that the device could not afford for all that is asked of it: see `level`.
     pub levels: bool,
     /// A device that is asked for more than it can do runs full batches, the cheapest first: see `pressed`.
@@ -39,6 +41,7 @@ impl Default for Foresight {
             gives_way: true,
             pool: 4,
             caution: true,
+            chances: true,
             levels: true,
             full_batches: true,
             turns: true,

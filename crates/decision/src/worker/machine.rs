@@ -5,6 +5,7 @@ use super::api::{Action, BatchId, Event, Failure, LaneIx, Runner, WorkerConfig, 
 use super::batching::{Caps, Rates};
 use super::bind::Bound;
 use super::caution::Caution;
+use super::chance::Sureness;
 use super::claiming::Claiming;
 use super::drift::Drift;
 use super::lanes::{Batch, Lane, Member};
@@ -57,6 +58,7 @@ pub struct Worker {
     pub(super) caps: Caps,
     pub(super) handover: Handover,
     pub(super) caution: Caution,
+    pub(super) sureness: Sureness,
     /// What is known of classes whose queries are announced.
     pub(super) heard: Heard,
     /// How long it takes until who is claimed is here.
@@ -116,6 +118,7 @@ impl Worker {
             caps: Caps::default(),
             handover: Handover::default(),
             caution: Caution::default(),
+            sureness: Sureness::default(),
             heard: Heard::default(),
             claiming: Claiming::default(),
             bind_at: None,
@@ -319,6 +322,7 @@ impl Worker {
             expected,
             running,
             handover,
+            chance: binding.chance,
             prepared: false,
             claims: (!keys.is_empty()).then_some(now),
             started: None,

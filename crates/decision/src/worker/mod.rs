@@ -15,6 +15,7 @@
 //! | `announced` | queries that other nodes may answer as well |
 //! | `claiming` | asking for them, and batches that wait to hear which of them they get |
 //! | `caution` | how much more has to be reckoned with than is foreseen |
+//! | `chance` | how sure it has to be that a query is in time where nothing is sure |
 //! | `foresight` | how far it looks ahead, and which ideas of it are switched on |
 //! | `flow` | at what rate queries come to gateways |
 //! | `level` | which variants a device can afford for all that is asked of it |
@@ -49,6 +50,7 @@ mod batching;
 mod behind;
 mod bind;
 mod caution;
+mod chance;
 mod claiming;
 mod cutting;
 mod drift;

@@ -242,6 +242,7 @@ impl Worker {
             expected: self.residency.estimate(variant, batch),
             drains: true,
             nobody_missed: true,
+            chance: false,
             batching: Batching::Deadline,
             until: None,
         })

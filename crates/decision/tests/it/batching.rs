@@ -22,13 +22,17 @@ impl World {
     }
 
     fn looking(foresight: Foresight, batching: Batching, points: &[(u32, f64)]) -> Self {
+        Self::scattering(foresight, batching, points, 0.0)
+    }
+
+    fn scattering(foresight: Foresight, batching: Batching, points: &[(u32, f64)], var_us2: f64) -> Self {
         let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(100), price: PricePerHour(1_000_000) };
         let devices = vec![device];
         let worker = Worker::new(WorkerConfig { devices, batching, foresight, ..WorkerConfig::default() });
         let point = |&(batch, mean_us): &(u32, f64)| BatchPoint {
             batch,
             mean_us,
-            var_us2: 0.0,
+            var_us2,
             p99_us: mean_us,
             samples: 1,
         };
@@ -394,4 +398,35 @@ fn a_batch_that_gains_nothing_by_its_size_is_smaller_too_where_as_many_are_misse
     };
     assert_eq!(drawn(&[(1, 4_000.0), (8, 31_600.0)]), 1, "the first need not wait for the second");
     assert_eq!(drawn(&[(1, 4_000.0), (8, 24_000.0)]), 2, "together they take less");
+}
+
+#[test]
+fn where_nothing_is_sure_more_has_to_be_to_spare_the_more_of_such_answers_came_late() {
+    for (chances, idle, answered) in [(true, false, false), (false, false, true), (true, true, true)] {
+        let foresight = Foresight { chances, caution: false, to_come: false, ..Foresight::default() };
+        let mut world = World::scattering(foresight, Batching::Deadline, LINEAR, 1e6);
+        // Who has 4 % to spare behind another, and is held up for 5.
+        for at in 0..3 {
+            let first = world.arrive(2 * at, FAR);
+            let first = world.start(&first);
+            world.arrive(2 * at + 1, Micros(20_400));
+            let second = world.pass(Micros(10_000));
+            let bound = bound(&second);
+            world.ran(first);
+            let Some((second, _)) = bound else { continue };
+            world.feed(Event::Prepared { batch: second, dropped: Vec::new() });
+            world.now = world.now + Micros(10_500);
+            world.ran(second);
+        }
+        let mut told = Vec::new();
+        if !idle {
+            let running = world.arrive(998, FAR);
+            world.start(&running);
+        }
+        // 3 % to spare.
+        told.extend(world.arrive(999, if idle { Micros(10_300) } else { Micros(20_300) }));
+        told.extend(world.pass(Micros(10_000)));
+        assert_eq!(members(&told) == Some(vec![999]), answered, "{chances} {idle}: {told:?}");
+        assert_eq!(refused(&told) == [999], !answered, "{chances} {idle}: {told:?}");
+    }
 }
