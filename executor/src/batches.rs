@@ -47,6 +47,8 @@ pub(crate) struct Flight {
     ticket: Option<u64>,
     /// From its end until it is delivered.
     answers: Vec<(QueryKey, Body)>,
+    /// When it ended, once it has.
+    ended: Time,
 }
 
 struct Member {
@@ -166,6 +168,7 @@ impl Handle {
             slot: None,
             ticket: None,
             answers: Vec::new(),
+            ended: bound,
         };
         if inline {
             return self.write(batch, flight, slot);
@@ -204,6 +207,7 @@ impl Handle {
             slot: None,
             ticket: None,
             answers: Vec::new(),
+            ended: bound,
         }
     }
 
@@ -455,6 +459,7 @@ impl Handle {
                 if let Some(mut flight) = flight {
                     variant = Some(flight.variant);
                     flight.answers = self.answers(&flight, &outputs);
+                    flight.ended = self.now();
                     self.batches().insert(batch, flight);
                 }
                 drop(outputs);

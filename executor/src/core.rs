@@ -9,6 +9,7 @@ use crate::intake::Pending;
 use crate::node::Tally;
 use crate::quarantine::Quarantine;
 use crate::telling::{self, Telling};
+use crate::way_back::WayBack;
 use async_trait::async_trait;
 use modelless_decision::Correction;
 use modelless_decision::worker::{Action, BatchId, EVICTED, Event, LaneIx, Outcome, Worker};
@@ -61,6 +62,8 @@ pub(crate) struct Core {
     pub(crate) given_up: Mutex<BTreeSet<BatchId>>,
     /// How many cores a lane has now.
     pub(crate) width: AtomicU16,
+    /// How long it takes to tell that a batch has ended.
+    pub(crate) way_back: WayBack,
     pub(crate) history: Mutex<Option<History>>,
     pub(crate) status: watch::Sender<NodeStatus>,
     /// The newest plan that was told, and what it pins here.

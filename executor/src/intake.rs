@@ -30,15 +30,15 @@ pub(crate) struct Pending {
 impl Handle {
     /// A query that this node may claim. Its input is elsewhere, so nothing is kept of it here; the machine has it.
     pub(crate) fn announced(&self, told: &Announcement) {
-        let came = self.now();
+        let (came, way_back) = (self.now(), &self.core().way_back);
         let query = Query {
             key: told.key,
             tenant: told.tenant,
             app: told.app,
             class: told.class,
             arrived: Time(came.0.saturating_sub(told.spent.0)),
-            deadline: came + told.deadline_in,
-            expires: came + told.expires_in,
+            deadline: came + way_back.before(told.deadline_in),
+            expires: came + way_back.before(told.expires_in),
             max_cost: told.max_cost,
             prefer: told.prefer,
             priority: told.priority,
@@ -145,14 +145,15 @@ impl Handle {
             pending.decoded = Some(Arc::new(decoded));
             pending.may_return
         };
+        let way_back = &self.core().way_back;
         self.feed(Event::Arrive(Query {
             key,
             tenant: frame.tenant,
             app: frame.app,
             class: frame.class,
             arrived: Time(came.0.saturating_sub(frame.spent.0)),
-            deadline: came + frame.deadline_in,
-            expires: came + frame.expires_in,
+            deadline: came + way_back.before(frame.deadline_in),
+            expires: came + way_back.before(frame.expires_in),
             max_cost: frame.max_cost,
             prefer: frame.prefer,
             priority: frame.priority,

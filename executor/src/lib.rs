@@ -20,6 +20,7 @@ mod quarantine;
 mod residency;
 mod service;
 mod telling;
+mod way_back;
 
 pub use config::{Config, LEAST_MEMORY, LONGEST_NAME, MOST_CORES, MOST_PARTS, RemoteServer, is_name};
 pub use core::{Fetch, Handle};

@@ -6,6 +6,7 @@ use crate::core::{Core, Handle};
 use crate::history::{self, Writer};
 use crate::node::{Tally, Watch};
 use crate::quarantine::Quarantine;
+use crate::way_back::WayBack;
 use modelless_adapter::AdapterSpec;
 use modelless_decision::route::NodeInfo;
 use modelless_decision::worker::{BatchId, Event, Outcome, Worker};
@@ -114,6 +115,7 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         batches: Mutex::new(HashMap::new()),
         given_up: Mutex::default(),
         width: AtomicU16::new(config.width.max(1)),
+        way_back: WayBack::default(),
         history: Mutex::new(Some(history)),
         status,
         pinned: Mutex::default(),

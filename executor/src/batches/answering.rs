@@ -61,6 +61,7 @@ impl Handle {
             for_whom(flight.answers, alive, |key| queries.remove(&key).is_some())
         };
         self.say(bodies);
+        self.core().way_back.took(self.now() - flight.ended);
     }
 }
 
