@@ -191,13 +191,20 @@ impl Handle {
 
     /// Says something to the gateway, with credit and load. One in this process may send the next query before it returns.
     pub(crate) fn say(&self, bodies: impl IntoIterator<Item = Body>) {
-        let Some(gateway) = self.0.gateway.get() else { return };
+        self.say_and_when(bodies);
+    }
+
+    /// Gives when the last of them was told: what whoever heard it sends at once is no part of that.
+    pub(crate) fn say_and_when(&self, bodies: impl IntoIterator<Item = Body>) -> Time {
+        let Some(gateway) = self.0.gateway.get() else { return self.now() };
         let report = self.0.driver.look(|worker, now| worker.report(now));
         let telling = Telling::begin();
         for body in bodies {
             gateway.receive(self.0.node, FromNode { body, report: report.clone() });
         }
+        let told = self.now();
         telling.end();
+        told
     }
 
     pub(crate) fn hear(&self, frame: ToNode) {

@@ -30,15 +30,17 @@ pub(crate) struct Pending {
 impl Handle {
     /// A query that this node may claim. Its input is elsewhere, so nothing is kept of it here; the machine has it.
     pub(crate) fn announced(&self, told: &Announcement) {
-        let (came, way_back) = (self.now(), &self.core().way_back);
+        let came = self.now();
+        let [deadline_in, expires_in] =
+            self.core().way_back.before(came, [told.deadline_in, told.expires_in]);
         let query = Query {
             key: told.key,
             tenant: told.tenant,
             app: told.app,
             class: told.class,
             arrived: Time(came.0.saturating_sub(told.spent.0)),
-            deadline: came + way_back.before(told.deadline_in),
-            expires: came + way_back.before(told.expires_in),
+            deadline: came + deadline_in,
+            expires: came + expires_in,
             max_cost: told.max_cost,
             prefer: told.prefer,
             priority: told.priority,
@@ -145,15 +147,16 @@ impl Handle {
             pending.decoded = Some(Arc::new(decoded));
             pending.may_return
         };
-        let way_back = &self.core().way_back;
+        let [deadline_in, expires_in] =
+            self.core().way_back.before(came, [frame.deadline_in, frame.expires_in]);
         self.feed(Event::Arrive(Query {
             key,
             tenant: frame.tenant,
             app: frame.app,
             class: frame.class,
             arrived: Time(came.0.saturating_sub(frame.spent.0)),
-            deadline: came + way_back.before(frame.deadline_in),
-            expires: came + way_back.before(frame.expires_in),
+            deadline: came + deadline_in,
+            expires: came + expires_in,
             max_cost: frame.max_cost,
             prefer: frame.prefer,
             priority: frame.priority,

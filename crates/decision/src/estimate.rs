@@ -213,18 +213,21 @@ pub struct RunModel {
 #[derive(Clone, Copy)]
 struct Correcting {
     ratio: f64,
-    spread: f64,
-    /// How much of the profile's deviation still counts: such batches say themselves how much they scatter, and a profile that was made
-    /// while the machine was busy with something else would have them seem unsure for ever.
-    profiled: f64,
+    /// What such batches say themselves of the variance of their ratio, and what is borrowed brings with it.
+    own: f64,
+    /// How little that is: the rest is the profile's, or what batches of any size say, whichever is more. The profile's fades the sooner: one that
+    /// was made while the machine was busy with something else would have a variant seem unsure for as long as it is served.
+    unknown: f64,
+    common: f64,
     wide: f64,
 }
 
 impl Correcting {
     fn of(self, raw: Moments) -> Moments {
-        let Self { ratio, spread, profiled, wide } = self;
-        let deviation = ratio * profiled;
-        let var = (raw.var * deviation * deviation).max(raw.mean * raw.mean * spread);
+        let Self { ratio, own, unknown, common, wide } = self;
+        let square = raw.mean * raw.mean;
+        let profiled = unknown * raw.var * ratio * ratio;
+        let var = unknown * profiled.max(square * common) + square * own;
         Moments { mean: raw.mean * ratio, var: var * wide * wide }
     }
 }
@@ -343,11 +346,11 @@ impl RunModel {
     /// How batches of the kind that this one is of are corrected.
     fn correcting(&self, batch: u32) -> Correcting {
         let (own, factor) = (self.ratio(), self.sizes.factor(batch));
-        let spread = self.sizes.spread(batch, own, self.correction.spread);
         Correcting {
             ratio: own * factor,
-            spread: spread + common::doubt(self.borrowed * factor),
-            profiled: 1.0 - self.sizes.known(batch),
+            own: self.sizes.spread(batch, own) + common::doubt(self.borrowed * factor),
+            unknown: 1.0 - self.sizes.known(batch),
+            common: self.correction.spread * factor * factor,
             wide: self.sizes.widening(),
         }
     }

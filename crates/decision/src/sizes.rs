@@ -92,10 +92,9 @@ impl Sizes {
         self.kinds[kind(batch)].factor
     }
 
-    /// Variance of the ratio of such a batch, where the variant's ratio and its variance are these.
-    pub(crate) fn spread(&self, batch: u32, ratio: f64, spread: f64) -> f64 {
-        let (kind, own) = (&self.kinds[kind(batch)], self.known(batch));
-        own * kind.spread * ratio * ratio + (1.0 - own) * spread * kind.factor * kind.factor
+    /// What such batches say themselves of the variance of their ratio, where the variant's is this.
+    pub(crate) fn spread(&self, batch: u32, ratio: f64) -> f64 {
+        self.known(batch) * self.kinds[kind(batch)].spread * ratio * ratio
     }
 
     /// How much of what is known of such batches they said themselves: nothing is 0, all of it 1.

@@ -60,8 +60,8 @@ impl Handle {
             let mut queries = self.queries();
             for_whom(flight.answers, alive, |key| queries.remove(&key).is_some())
         };
-        self.say(bodies);
-        self.core().way_back.took(self.now() - flight.ended);
+        let told = self.say_and_when(bodies);
+        self.core().way_back.took(told, told - flight.ended);
     }
 }
 

@@ -9,7 +9,6 @@
 
 use super::api::Action;
 use super::bind::{admits, slack};
-use super::chance::Sureness;
 use super::lanes::Lane;
 use super::machine::Worker;
 use super::queue::{Came, Waiting};
@@ -107,7 +106,7 @@ impl Worker {
         let left = slack(now, waiting);
         self.residency.device_ids().any(|device| {
             let mut serving = self.residency.serving(device).filter(|v| admits(&waiting.query.class, v));
-            serving.any(|v| self.in_time_alone(now, device, v, Moments::ZERO, left, Sureness::default()))
+            serving.any(|v| self.in_time_alone(now, device, v, Moments::ZERO, left))
         })
     }
 

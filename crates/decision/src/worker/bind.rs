@@ -35,7 +35,7 @@ pub(super) struct Binding {
     /// It was played, and nobody is missed, not even of those to come.
     pub(super) nobody_missed: bool,
     pub(super) batching: Batching,
-    /// Nothing is surely in time.
+    /// Behind another, although nothing is surely in time.
     pub(super) chance: bool,
     /// Too early to bind it.
     pub(super) until: Option<Time>,
@@ -48,6 +48,8 @@ pub(super) enum Bound {
     Late(Vec<QueryKey>),
     /// This one could be, but somebody more important could not then.
     GivesPlace(QueryKey),
+    /// This one could be, but too many of its like came late.
+    TooUnsure(QueryKey),
     /// Nothing before this moment; `None`: not before something happens.
     Later(Option<Time>),
 }
@@ -140,6 +142,10 @@ impl Worker {
                 // Where there is ample time for turns nobody is refused so that others gain.
                 Some(binding) if !is_pressed && others.is_none() && draw.gives_way(&binding) => {
                     return Bound::Late(alloc::vec![head.query.key]);
+                }
+                Some(binding) if draw.is_too_unsure(&binding) && draw.has_another_place(&binding) => {}
+                Some(binding) if draw.is_too_unsure(&binding) => {
+                    return Bound::TooUnsure(head.query.key);
                 }
                 Some(binding) => return Bound::Batch(binding),
                 None => {}
@@ -256,18 +262,14 @@ impl<'a> Draw<'a> {
         self.ahead.get_or_init(|| Ahead::new(self.worker, self.now, self.lane, self.serving))
     }
 
-    /// Whether the head more likely than not, or as surely as it has to be, is in time if it goes alone, here.
+    /// Whether the head more likely than not is in time if it goes alone, here.
     fn in_time_alone(&self) -> bool {
         let slack = slack(self.now, self.head);
-        let sureness = self.worker.sureness(self.lane);
-        let in_time = |v: &WorkerVariant| {
-            self.worker.in_time_alone(self.now, self.device, v, self.start(v), slack, sureness)
-        };
-        self.admitted().any(|v| in_time(v))
+        self.admitted().any(|v| self.worker.in_time_alone(self.now, self.device, v, self.start(v), slack))
     }
 
     /// The same when some lane can start it, with what is held up on this one, too.
-    fn in_time_elsewhere(&self) -> bool {
+    pub(super) fn in_time_elsewhere(&self) -> bool {
         let (worker, slack) = (self.worker, slack(self.now, self.head));
         let start = worker.soonest(self.now, self.device);
         let may = |v: &&WorkerVariant| {
@@ -276,17 +278,16 @@ impl<'a> Draw<'a> {
                 && !worker.held_up_everywhere(self.device, v)
         };
         let mut others = worker.residency.serving(self.device).filter(may);
-        let sureness = worker.sureness(self.lane);
-        others.any(|v| worker.in_time_alone(self.now, self.device, v, start, slack, sureness))
+        others.any(|v| worker.in_time_alone(self.now, self.device, v, start, slack))
     }
 
     /// The same on a server, whose ways may be full now.
-    fn in_time_apart(&self) -> bool {
+    pub(super) fn in_time_apart(&self) -> bool {
         self.worker.in_time_apart(self.now, self.device, self.head, slack(self.now, self.head))
     }
 
     /// How long until a batch of a variant could start.
-    fn start(&self, variant: &WorkerVariant) -> Moments {
+    pub(super) fn start(&self, variant: &WorkerVariant) -> Moments {
         let start = self.worker.start_of(self.now, self.lane, variant);
         if self.head.came != Came::Announced {
             return start;
@@ -305,7 +306,7 @@ impl<'a> Draw<'a> {
             return None; // its price ceiling is in the way
         }
         let quickest = self.admitted().min_by(|a, b| mean(a).total_cmp(&mean(b)))?;
-        Some(Binding { chance: true, ..self.bind(quickest, Reason::InTime, &self.draw(quickest, 1)?) })
+        Some(self.bind(quickest, Reason::InTime, &self.draw(quickest, 1)?))
     }
 
     pub(super) fn admitted(&self) -> impl Iterator<Item = &&WorkerVariant> {
@@ -538,7 +539,7 @@ impl<'a> Draw<'a> {
             expected: self.worker.residency.estimate(variant, batch),
             drains: true,
             nobody_missed: false,
-            chance: false,
+            chance: members.len() == 1 && self.is_chance(variant),
             batching: self.worker.batching(variant),
             until: self.worker.wait_until(self.now, self.lane, variant, members),
         }

@@ -76,7 +76,7 @@ impl Worker {
             if query.best_effort || query.priority.is_spare() {
                 continue;
             }
-            self.learn_chance(batch, now <= query.deadline);
+            self.learn_chance(now, batch, query);
             if now > query.deadline {
                 self.learn_missed(now, query);
             } else {

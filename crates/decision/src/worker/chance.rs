@@ -4,14 +4,17 @@
 //! sure refusal. Each of these is a gamble, though, and where queues are long there are many of them: then it is they who come late, and
 //! whoever waits for an answer would rather have heard "no" in time. So with each that was lost a little more has to be to spare for
 //! the next, and with each answer in time, of whatever kind, a little less, until as few are late as are worth it. Where few are late
-//! nobody is refused for this.
+//! nobody is refused for this, and what was learnt fades while nobody comes.
 //!
 //! It is a share of what one query takes by itself, and not of how much that scatters: scatter is known from what ran, so that whoever
-//! refuses because of it may never learn that it is over. And a device that has nothing to do takes every chance.
+//! refuses because of it may never learn that it is over. Where nothing runs before it every chance is taken.
 
-use super::lanes::{Batch, Lane};
+use super::api::WorkerVariant;
+use super::bind::{Binding, Draw, slack};
+use super::lanes::Batch;
 use super::machine::Worker;
-use crate::estimate::Moments;
+use crate::query::Query;
+use modelless_types::{Micros, Time};
 
 /// With each that was lost.
 const UP: f64 = 0.02;
@@ -19,44 +22,69 @@ const UP: f64 = 0.02;
 const BEARABLE: f64 = 0.001;
 /// However many are lost.
 const MOST: f64 = 1.0;
+/// What was learnt fades by half in so long.
+const HALF_LIFE: Micros = Micros::from_secs(60);
 
 /// How much has to be to spare, as a share of what one query takes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sureness(f64);
+pub(super) struct Sureness {
+    share: f64,
+    at: Time,
+}
 
 impl Sureness {
-    fn moved(self, by: f64) -> Self {
-        Self((self.0 + by).clamp(0.0, MOST))
+    fn share(self, now: Time) -> f64 {
+        let halves = (now - self.at).as_millis_f64() / HALF_LIFE.as_millis_f64();
+        self.share * libm::exp2(-halves)
     }
 
-    fn lost(self) -> Self {
-        self.moved(UP)
+    fn moved(self, now: Time, by: f64) -> Self {
+        Self { share: (self.share(now) + by).clamp(0.0, MOST), at: now }
     }
 
-    fn in_time(self) -> Self {
-        self.moved(-UP * BEARABLE)
+    fn lost(self, now: Time) -> Self {
+        self.moved(now, UP)
     }
 
-    /// Whether who can start then and takes so long alone leaves enough to spare.
-    pub(super) fn allows(self, start: Moments, alone: Moments, slack: f64) -> bool {
-        start.mean + alone.mean * (1.0 + self.0) <= slack
+    fn in_time(self, now: Time) -> Self {
+        if self.share > 0.0 { self.moved(now, -UP * BEARABLE) } else { self }
     }
 }
 
 impl Worker {
-    /// As sure as one has to be now before a chance is taken on a lane.
-    pub(super) fn sureness(&self, lane: &Lane) -> Sureness {
-        let heeded = self.config.foresight.chances && lane.running.is_some();
-        if heeded { self.sureness } else { Sureness::default() }
+    /// A member that is waited for was answered. Nothing is learnt of a machine that stood still.
+    pub(super) fn learn_chance(&mut self, now: Time, batch: &Batch, query: &Query) {
+        if now <= query.deadline {
+            self.sureness = self.sureness.in_time(now);
+        } else if batch.chance && !self.stood_still(now, query) {
+            self.sureness = self.sureness.lost(now);
+        }
+    }
+}
+
+impl Draw<'_> {
+    /// Whether the head alone, behind another, is not in time for certain.
+    pub(super) fn is_chance(&self, variant: &WorkerVariant) -> bool {
+        let ends = self.start(variant) + self.worker.residency.estimate(variant, 1);
+        self.worker.before(self.lane, variant).is_some() && !ends.within(slack(self.now, self.head))
     }
 
-    /// A member that is waited for was answered.
-    pub(super) fn learn_chance(&mut self, batch: &Batch, in_time: bool) {
-        if in_time {
-            self.sureness = self.sureness.in_time();
-        } else if batch.chance {
-            self.sureness = self.sureness.lost();
-        }
+    /// Whether it would be a chance with too little to spare.
+    pub(super) fn is_too_unsure(&self, binding: &Binding) -> bool {
+        let Some(variant) = self.worker.residency.variant(binding.variant).filter(|_| binding.chance) else {
+            return false;
+        };
+        let chances = self.worker.config.foresight.chances;
+        let share = if chances { self.worker.sureness.share(self.now) } else { 0.0 };
+        let alone = self.worker.residency.estimate(variant, 1).mean;
+        self.start(variant).mean + alone * (1.0 + share) > slack(self.now, self.head)
+    }
+
+    /// Whether the head may yet go elsewhere here: where something is free sooner, or on a server.
+    pub(super) fn has_another_place(&self, binding: &Binding) -> bool {
+        let Some(variant) = self.worker.residency.variant(binding.variant) else { return false };
+        let sooner = self.worker.soonest(self.now, self.device).mean < self.start(variant).mean;
+        (sooner && self.in_time_elsewhere()) || self.in_time_apart()
     }
 }
 
@@ -64,26 +92,26 @@ impl Worker {
 mod tests {
     use super::*;
 
+    const NOW: Time = Time(1_000);
+
     fn after(lost: u32, in_time: u32) -> Sureness {
         let mut sureness = Sureness::default();
-        (0..lost).for_each(|_| sureness = sureness.lost());
-        (0..in_time).for_each(|_| sureness = sureness.in_time());
+        (0..lost).for_each(|_| sureness = sureness.lost(NOW));
+        (0..in_time).for_each(|_| sureness = sureness.in_time(NOW));
         sureness
     }
 
     #[test]
     fn it_is_at_rest_where_one_in_a_thousand_is_lost() {
-        assert!((after(5, 0).0 - 0.1).abs() < 1e-9);
-        assert!((after(5, 1_000).0 - 0.08).abs() < 1e-9);
-        assert!(after(5, 1_000_000).0.abs() < 1e-9);
+        let share = |lost, in_time| after(lost, in_time).share(NOW);
+        assert!((share(5, 0) - 0.1).abs() < 1e-9);
+        assert!((share(5, 1_000) - 0.08).abs() < 1e-9);
+        assert!(share(5, 1_000_000).abs() < 1e-9);
+        assert!((share(1_000, 0) - MOST).abs() < 1e-9);
     }
 
     #[test]
-    fn what_one_takes_is_always_enough() {
-        let (start, alone) = (Moments { mean: 500.0, var: 1e6 }, Moments { mean: 1_000.0, var: 1e6 });
-        assert!(
-            after(1_000, 0).allows(start, alone, 2_500.0) && !after(1_000, 0).allows(start, alone, 2_499.0)
-        );
-        assert!(after(0, 9).allows(start, alone, 1_500.0) && !after(0, 9).allows(start, alone, 1_499.0));
+    fn it_fades_while_nobody_comes() {
+        assert!((after(5, 0).share(NOW + HALF_LIFE) - 0.05).abs() < 1e-9);
     }
 }

@@ -42,7 +42,7 @@ pub(super) struct Batch {
     pub(super) prepared: bool,
     /// What handing it over to an idle lane takes besides.
     pub(super) handover: Moments,
-    /// It was bound although nothing was surely in time.
+    /// It was bound behind another although nothing was surely in time.
     pub(super) chance: bool,
     /// Since when it waits to hear which of its members it gets; until then nothing is prepared.
     pub(super) claims: Option<Time>,

@@ -254,7 +254,7 @@ impl Worker {
                             }
                         }
                     }
-                    Bound::GivesPlace(key) => {
+                    Bound::GivesPlace(key) | Bound::TooUnsure(key) => {
                         if let Some(waiting) = self.queue.remove(key) {
                             let waited = now - waiting.query.arrived;
                             self.give_up(now, &waiting, Refusal::TooLate { waited });

@@ -2,7 +2,6 @@
 //! load that is worth waiting for.
 
 use super::api::WorkerVariant;
-use super::chance::Sureness;
 use super::lanes::Lane;
 use super::machine::Worker;
 use super::queue::{Came, Waiting};
@@ -40,7 +39,7 @@ impl Worker {
                 };
                 let Some(variant) = self.residency.variant(id) else { continue };
                 probable |= ready_in == Micros::ZERO
-                    && self.in_time_alone(now, device, variant, Moments::ZERO, slack, Sureness::default());
+                    && self.in_time_alone(now, device, variant, Moments::ZERO, slack);
                 if (Moments::exactly(ready_in) + self.residency.estimate(variant, 1)).within(slack) {
                     let resident = ready_in == Micros::ZERO;
                     if best.is_none_or(|known| self.better(query, (device, id, resident), known)) {
@@ -85,7 +84,7 @@ impl Worker {
         }
     }
 
-    /// Whether a query that goes alone, as soon as what runs has ended, is in time more likely than not, or as surely as is asked. If only what was
+    /// Whether a query that goes alone, as soon as what runs has ended, is in time more likely than not. If only what was
     /// learnt lately says no, one is let through on an idle lane now and then: whoever refuses everybody learns nothing.
     pub(super) fn in_time_alone(
         &self,
@@ -94,9 +93,9 @@ impl Worker {
         variant: &WorkerVariant,
         start: Moments,
         slack: f64,
-        sureness: Sureness,
     ) -> bool {
-        if sureness.allows(start, self.residency.estimate(variant, 1), slack) {
+        let alone = self.residency.estimate(variant, 1).mean;
+        if start.mean + alone <= slack {
             return true;
         }
         let lane = |lane: &&Lane| lane.device == device && lane.running.is_none() && lane.next.is_none();
