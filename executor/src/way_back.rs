@@ -3,7 +3,7 @@
 //! a network has to be left to gateways elsewhere.
 
 use modelless_types::{Micros, Time};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One in so many takes longer than what is kept free: with each that does it is so many steps more, with each other one less.
 const ONE_IN: u64 = 16;
@@ -16,30 +16,28 @@ const PART: u64 = 8;
 /// What was seen longer ago counts no more: where it had everybody refused nothing else would ever be seen.
 const KNOWN: Micros = Micros::from_secs(1);
 
-#[derive(Debug, Default)]
-struct Kept {
-    sixteenths_us: u64,
-    at: Time,
-}
-
 /// As it was lately.
 #[derive(Debug, Default)]
-pub(crate) struct WayBack(Mutex<Kept>);
+pub(crate) struct WayBack {
+    sixteenths_us: AtomicU64,
+    /// When it was seen last.
+    at: AtomicU64,
+}
 
 impl WayBack {
-    /// Whoever was told last of a batch was told after so long.
+    /// Whoever was told last of a batch was told after so long. Of two that are told at once one may be forgotten.
     pub(crate) fn took(&self, now: Time, time: Micros) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = kept.sixteenths_us;
+        let before = self.sixteenths_us.load(Ordering::Relaxed);
         let longer = time.0 > before / 16;
         let after = if longer { before + STEP * (ONE_IN - 1) } else { before.saturating_sub(STEP) };
-        *kept = Kept { sixteenths_us: after.min(MOST.0 * 16), at: now };
+        self.sixteenths_us.store(after.min(MOST.0 * 16), Ordering::Relaxed);
+        self.at.store(now.0, Ordering::Relaxed);
     }
 
     /// What is left of bounds if the way back is kept free.
     pub(crate) fn before<const N: usize>(&self, now: Time, bounds: [Micros; N]) -> [Micros; N] {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = if now - kept.at < KNOWN { kept.sixteenths_us } else { 0 };
+        let is_known = now - Time(self.at.load(Ordering::Relaxed)) < KNOWN;
+        let known = if is_known { self.sixteenths_us.load(Ordering::Relaxed) } else { 0 };
         let kept = Micros(known.div_ceil(16));
         bounds.map(|bound| bound.saturating_sub(kept.min(Micros(bound.0 / PART))))
     }

@@ -37,6 +37,7 @@ pub mod forecast;
 pub mod frontier;
 pub mod hire;
 pub mod machine;
+mod moments;
 pub mod narrow;
 pub mod pace;
 pub mod parts;
