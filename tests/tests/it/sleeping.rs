@@ -47,6 +47,27 @@ fn events(server: SocketAddr) -> Result<Vec<(String, String)>> {
     Ok(all["events"].as_array().into_iter().flatten().filter(of_task).map(told).collect())
 }
 
+/// What a sleeping task says to a bound that leaves time for a run and not for the load. Loads take little longer than runs on a quick machine, and
+/// the way to a node is measured anew all the time: whoever is told that nothing is as quick now asks for what is, and for a share of the load more.
+fn too_tight_for_a_load(demo: &Demo, task: &Value) -> Result<Response> {
+    let estimates = task["variants"].as_array().into_iter().flatten();
+    let estimates = estimates.filter_map(|variant| variant["estimate"]["latency_p99_ms"].as_f64());
+    let mut run_ms = estimates.fold(f64::INFINITY, f64::min);
+    let wake_ms = task["wake_ms"].as_f64().context("known")?;
+    for _ in 0..20 {
+        ensure!(run_ms < wake_ms, "a run takes {run_ms} ms and a load {wake_ms}: {task}");
+        let bound = run_ms + 0.2 * (wake_ms - run_ms);
+        let refused = demo.ask("boot.png", &format!("?latency_ms={bound:.3}"))?;
+        if (refused.status, reason(&refused)?.as_str()) != (422, "latency_unreachable") {
+            return Ok(refused);
+        }
+        let told: Value = refused.json()?;
+        run_ms = told["nearest"]["latency_ms"].as_f64().with_context(|| format!("no bound in {told}"))?;
+        ensure!(run_ms > bound, "{bound} ms was asked for, and refused: {refused}");
+    }
+    anyhow::bail!("nothing was ever as quick as what was told to be")
+}
+
 /// Asks the same with the nearest bound that a refusal told, once it was told it. A machine that does other things may be late for that bound; it
 /// may not say again that the bound is too tight.
 fn asked_within_what_was_told(demo: &Demo, refused: &Response) -> Result<Answer> {
@@ -107,13 +128,7 @@ fn a_task_that_nobody_asks_for_gives_its_memory_back_and_wakes_by_every_door() -
     let quickest = latencies.fold(f64::INFINITY, f64::min);
     ensure!(task["wake_ms"].as_f64().is_some_and(|wake| wake <= quickest + 1e-6), "{explained} {task}");
 
-    // A bound that leaves time for a run and not for the load.
-    let fastest = task["variants"].as_array().into_iter().flatten();
-    let fastest = fastest.filter_map(|variant| variant["estimate"]["latency_p99_ms"].as_f64());
-    let (run_ms, wake_ms) =
-        (fastest.fold(f64::INFINITY, f64::min), task["wake_ms"].as_f64().context("known")?);
-    ensure!(run_ms < wake_ms, "{task}");
-    let tight = demo.ask("boot.png", &format!("?latency_ms={:.3}", run_ms + 0.05 * (wake_ms - run_ms)))?;
+    let tight = too_tight_for_a_load(&demo, &task)?;
     ensure!((tight.status, reason(&tight)?.as_str()) == (503, "loading"), "{tight}");
     ensure!(tight.header("retry-after").is_some(), "{tight}");
     ensure!(asked_within_what_was_told(&demo, &tight)?.label == demo.answer("boot.png", "")?.label);
