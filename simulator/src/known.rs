@@ -35,7 +35,8 @@ impl<'a> Catalog<'a> {
                     let at = known.iter().position(|v| v.id == *id)?;
                     let v = known.swap_remove(at);
                     let (max_batch, memory, load_time) = (v.max_batch, v.memory, v.load_time);
-                    Some(Known { task: v.task, spec, run: v.run, max_batch, memory, load_time })
+                    let run = spec.truth(&node.class)?;
+                    Some(Known { task: v.task, spec, run, max_batch, memory, load_time })
                 };
                 classes.push(specs.iter().map(one).collect());
                 classes.len() - 1

@@ -6,6 +6,8 @@ pub(crate) use build::permille;
 pub mod file;
 pub mod live;
 mod profiles;
+pub mod timed;
+mod times;
 mod traffic;
 mod unknown;
 
@@ -134,6 +136,9 @@ pub struct Behaviour {
     pub memory: Bytes,
     /// From asking for it to ready.
     pub load_time: Micros,
+    /// What nodes are told of device times before they have seen any, where that is not how long it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profiled: Option<RunModel>,
 }
 
 /// Who plans, and how often.
@@ -381,6 +386,7 @@ struct On<'a> {
     max_batch: u32,
     memory: Bytes,
     load_time: Micros,
+    profiled: Option<&'a RunModel>,
 }
 
 const fn onnx() -> Engine {
@@ -411,10 +417,16 @@ impl VariantSpec {
     fn behaviour(&self, class: &str) -> Option<On<'_>> {
         if self.on.is_empty() {
             let (max_batch, memory, load_time) = (self.max_batch, self.memory, self.load_time);
-            return Some(On { latency: &self.latency, max_batch, memory, load_time });
+            return Some(On { latency: &self.latency, max_batch, memory, load_time, profiled: None });
         }
-        let Behaviour { latency, max_batch, memory, load_time } = self.on.get(class)?;
-        Some(On { latency, max_batch: *max_batch, memory: *memory, load_time: *load_time })
+        let Behaviour { latency, max_batch, memory, load_time, profiled } = self.on.get(class)?;
+        let (max_batch, memory, load_time) = (*max_batch, *memory, *load_time);
+        Some(On { latency, max_batch, memory, load_time, profiled: profiled.as_ref() })
+    }
+
+    /// How long it truly takes on a class of devices.
+    pub(crate) fn truth(&self, class: &str) -> Option<RunModel> {
+        self.model_of(self.behaviour(class)?.latency)
     }
 
     pub(crate) fn stage(time: StageTime) -> Moments {
@@ -515,7 +527,7 @@ impl Scenario {
         self.tasks.iter().flat_map(|task| task.variants.iter().map(move |v| (task.id, v)))
     }
 
-    /// What a class of devices can run.
+    /// What nodes of a class of devices are told that they can run.
     pub fn catalog(&self, class: &str) -> Vec<WorkerVariant> {
         let batching = |id| self.tasks.iter().find(|task| task.id == id).and_then(|task| task.batching);
         let variant = |(task, v): (TaskId, &VariantSpec)| {
@@ -528,7 +540,7 @@ impl Scenario {
                 ordinal: v.ordinal,
                 accuracy: v.accuracy,
                 max_batch: on.max_batch,
-                run: v.model_of(on.latency)?,
+                run: on.profiled.cloned().or_else(|| v.model_of(on.latency))?,
                 memory: on.memory,
                 load_time: on.load_time,
                 threads: v.threads,

@@ -5,6 +5,7 @@ use crate::exit::usage;
 use anyhow::Context;
 use clap::Args;
 use modelless_simulator::scenario::live::{Changes, Live, Written, between, recorded, written};
+use modelless_simulator::scenario::timed::Timed;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,9 +22,12 @@ pub(super) struct Running {
     /// How long demand is watched.
     #[arg(long, value_parser = crate::profile::duration, default_value = "10s", requires = "from_live")]
     watch: Duration,
-    /// Instead of watching: what `up --record DIR` wrote there, with each arrival and bound as it was.
+    /// Instead of watching: what `up --record DIR` wrote there, with each arrival and bound as it was, and everything taking as long as it did.
     #[arg(long, value_name = "DIR", requires = "from_live")]
     recording: Option<PathBuf>,
+    /// Another recording of `up --record`, by which things take as long as they did there.
+    #[arg(long, value_name = "DIR", requires = "from_live")]
+    times_of: Option<PathBuf>,
     /// A pool has so many machines: POOL=COUNT.
     #[arg(long, value_name = "POOL=COUNT", requires = "from_live")]
     pool: Vec<String>,
@@ -63,6 +67,7 @@ impl Running {
         };
         self.demand(&api, server, &mut live)?;
         live.members = get("/v1/members")?;
+        live.timed = self.timed()?;
         let written = written(&live, &changes).map_err(usage)?;
         if let Some(folder) = &self.keep {
             keep(folder, &written)?;
@@ -70,15 +75,21 @@ impl Running {
         Ok(written)
     }
 
+    /// How long things took: by a recording that happens to have a node's, or by the one that has to.
+    fn timed(&self) -> anyhow::Result<Option<Timed>> {
+        let Some(folder) = self.times_of.as_ref().or(self.recording.as_ref()) else { return Ok(None) };
+        let (router, worker) = (folder.join("router.jsonl"), folder.join("worker.jsonl"));
+        if self.times_of.is_none() && !worker.exists() {
+            return Ok(None);
+        }
+        let timed = Timed::recorded(lines_of(&router)?.into_iter(), lines_of(&worker)?.into_iter());
+        Ok(Some(timed.map_err(|why| usage(format!("{}: {why}", folder.display())))?))
+    }
+
     fn demand(&self, api: &Api, server: &str, live: &mut Live) -> anyhow::Result<()> {
         if let Some(folder) = &self.recording {
             let path = folder.join("router.jsonl");
-            let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            let lines: Vec<String> = BufReader::new(file)
-                .lines()
-                .collect::<Result<_, _>>()
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            let (asked, seconds) = recorded(lines.into_iter(), &live.variants)
+            let (asked, seconds) = recorded(lines_of(&path)?.into_iter(), &live.variants)
                 .map_err(|why| usage(format!("{}: {why}", path.display())))?;
             (live.asked, live.seconds) = (asked, seconds);
             live.watched =
@@ -95,6 +106,11 @@ impl Running {
             format!("The machines and models of {server}, and what was asked within {} s", live.seconds);
         Ok(())
     }
+}
+
+fn lines_of(path: &Path) -> anyhow::Result<Vec<String>> {
+    let lines = || -> std::io::Result<Vec<String>> { BufReader::new(File::open(path)?).lines().collect() };
+    lines().with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn keep(folder: &Path, written: &Written) -> anyhow::Result<()> {

@@ -5,6 +5,7 @@
 
 use modelless_simulator::published::{self, CLAIMS};
 use modelless_simulator::scoreboard::{Plan, Row, beside, board, bounds_anew, instead, markdown, picture};
+use modelless_simulator::starts::Starting;
 use modelless_simulator::{ablation, starts, tuning};
 use std::fs;
 use std::io::Write;
@@ -186,31 +187,50 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-/// What each of our ideas is worth.
+/// What each of our ideas is worth; written after each scenario, since the whole takes long.
 fn ideas(files: &[&Path], plan: &Plan, out: Option<&Path>) -> Result<(), String> {
-    let all = ablation::ablate(files, &plan.loads, &plan.seeds, plan.seconds, |one| {
-        let violations = 100.0 * one.violations;
-        eprintln!("{} {:.2} without {}: {violations:.2} % violated", one.scenario, one.load, one.idea);
-    });
-    let all = all.map_err(|error| error.to_string())?;
-    let text = ablation::markdown(&all, plan.seeds.len(), plan.seconds);
-    let raw = serde_json::to_string_pretty(&all).map_err(|e| e.to_string())? + "\n";
-    told(out, ("ablation.md", &text), ("ablation.json", &raw))
+    let mut all = Vec::new();
+    for (at, file) in files.iter().enumerate() {
+        let here = ablation::ablate(&[*file], &plan.loads, &plan.seeds, plan.seconds, |one| {
+            let violations = 100.0 * one.violations;
+            eprintln!("{} {:.2} without {}: {violations:.2} % violated", one.scenario, one.load, one.idea);
+        });
+        all.extend(here.map_err(|error| error.to_string())?);
+        if out.is_some() || at + 1 == files.len() {
+            let text = ablation::markdown(&all, plan.seeds.len(), plan.seconds);
+            let raw = serde_json::to_string_pretty(&all).map_err(|e| e.to_string())? + "\n";
+            told(out, ("ablation.md", &text), ("ablation.json", &raw))?;
+        }
+    }
+    Ok(())
 }
 
-/// A board for each of several factors of load times and start-ups.
+/// A board for each of several factors of load times and start-ups. It takes long, so what there is is written after each scenario.
 fn times(files: &[&Path], options: &Options) -> Result<(), String> {
-    let all = starts::starts(files, &options.plan, &options.starts, |times, row| {
-        let violations = 100.0 * row.violations.mean;
-        eprintln!("x {times} {} {:.2} {}: {violations:.2} % violated", row.scenario, row.load, row.policy);
-    });
-    let all = all.map_err(|error| error.to_string())?;
-    let raw = serde_json::to_string_pretty(&all).map_err(|e| e.to_string())? + "\n";
-    told(
-        options.out.as_deref(),
-        ("starts.md", &starts::markdown(&all, "cargo xtask scoreboard --starts")),
-        ("starts.json", &raw),
-    )
+    let mut all: Vec<Starting> = Vec::new();
+    for factor in &options.starts {
+        all.push(Starting { times: *factor, rows: Vec::new() });
+        for (at, file) in files.iter().enumerate() {
+            let mut here = starts::starts(&[*file], &options.plan, &[*factor], |times, row| {
+                let violations = 100.0 * row.violations.mean;
+                eprintln!(
+                    "x {times} {} {:.2} {}: {violations:.2} % violated",
+                    row.scenario, row.load, row.policy
+                );
+            })
+            .map_err(|error| error.to_string())?;
+            if let (Some(board), Some(one)) = (all.last_mut(), here.pop()) {
+                board.rows.extend(one.rows);
+            }
+            let whole = at + 1 == files.len() && all.len() == options.starts.len();
+            if whole || options.out.is_some() {
+                let raw = serde_json::to_string_pretty(&all).map_err(|e| e.to_string())? + "\n";
+                let text = starts::markdown(&all, "cargo xtask scoreboard --starts");
+                told(options.out.as_deref(), ("starts.md", &text), ("starts.json", &raw))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Writes a text and what it was made of, or tells the text where there is no folder.

@@ -261,8 +261,13 @@ fn spec(
         let memory =
             Bytes(modelless_decision::Moments { mean: row.memory_mib * float(memory), var: 0.0 }.mean().0);
         let load_time = micros(row.load_ms / 1e3 * factor)?;
-        let behaviour =
-            Behaviour { latency: row.latency.clone(), max_batch: row.max_batch, memory, load_time };
+        let behaviour = Behaviour {
+            latency: row.latency.clone(),
+            max_batch: row.max_batch,
+            memory,
+            load_time,
+            profiled: row.profiled.clone(),
+        };
         if row.accuracy != first.accuracy {
             return Err(format!("{name} has two accuracies"));
         }
@@ -315,6 +320,7 @@ fn written(variant: &file::Variant, file: &File) -> Result<Vec<Row>, String> {
             memory_mib: float(figures.memory_mib),
             load_ms: figures.load_ms,
             max_batch: figures.max_batch.unwrap_or(largest),
+            profiled: None,
         })
     };
     let classes: std::collections::BTreeSet<&str> =

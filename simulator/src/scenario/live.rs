@@ -5,6 +5,8 @@
 //! `about`: how long machines take to answer over the network, and, where demand was only counted, that queries come independently.
 
 use super::file::{Application, Arrivals, File, Import, Loading, Network, Planner, Pool, Renting, Task};
+use super::timed::Timed;
+use super::times::Known;
 use modelless_decision::route;
 use modelless_types::{Accuracy, Prefer, VariantId};
 use serde_json::{Value, json};
@@ -44,6 +46,8 @@ pub struct Live {
     pub members: Value,
     /// What is asked.
     pub asked: Vec<Asked>,
+    /// How long things took, where a node was recorded.
+    pub timed: Option<Timed>,
     /// How that became known, for people.
     pub watched: String,
     /// For how long it was watched.
@@ -83,11 +87,11 @@ impl Written {
 /// Task, variants, bound in microseconds, priority and preference of queries that are alike.
 type Alike = (String, BTreeSet<String>, u64, u8, String);
 
-fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
+pub(super) fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
     value[name].as_array().map_or(&[], Vec::as_slice)
 }
 
-fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+pub(super) fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or_default()
 }
 
@@ -180,7 +184,7 @@ pub fn written(live: &Live, changes: &Changes) -> Result<Written, String> {
         let known: Vec<&str> = asked_tasks.iter().copied().collect();
         return Err(format!("nothing is asked of a task {unknown}; it is of {}", known.join(", ")));
     }
-    let seen = Slowdowns::of(live);
+    let seen = Known::of(live, &classes);
     let (mut task, mut beside) = (Vec::new(), BTreeMap::new());
     for name in &asked_tasks {
         let told = list(&live.tasks, "tasks").iter().find(|told| text(told, "name") == *name);
@@ -241,7 +245,7 @@ pub fn written(live: &Live, changes: &Changes) -> Result<Written, String> {
     let file = File {
         name: "live".into(),
         about: format!(
-            "{}. Accuracies, times, memory and load times as measured, times as nodes have corrected them{}; prices as nodes tell them. Assumed: the network's time, inputs of 150 KiB, and{}.",
+            "{}. Accuracies, times, memory and load times as measured, times as {}; prices as nodes tell them. Assumed: the network's time, inputs of 150 KiB, and{}.",
             live.watched,
             seen.told(),
             if recorded {
@@ -266,61 +270,6 @@ pub fn written(live: &Live, changes: &Changes) -> Result<Written, String> {
         fault: Vec::new(),
     };
     Ok(Written { file, beside })
-}
-
-/// So many corrections are named.
-const TOLD: usize = 12;
-
-/// How much longer nodes take batches to last than their profiles say, of each class of devices, task and variant: the mean over its nodes. It is what they
-/// decide by, so those count too of which little was seen: nodes weigh that themselves, and lend to others what was seen of some.
-struct Slowdowns<'a>(BTreeMap<(&'a str, &'a str, &'a str), f64>);
-
-impl<'a> Slowdowns<'a> {
-    fn of(live: &'a Live) -> Self {
-        let mut all: BTreeMap<_, Vec<f64>> = BTreeMap::new();
-        for member in list(&live.members, "members") {
-            for known in list(member, "corrections") {
-                let slowdown = &known["slowdown"];
-                let seen = slowdown["samples"].as_u64().is_some_and(|samples| samples > 0);
-                if let Some(ratio) = slowdown["ratio"].as_f64().filter(|ratio| seen && *ratio > 0.0) {
-                    let of = (text(member, "device_class"), text(known, "task"), text(known, "variant"));
-                    all.entry(of).or_default().push(ratio);
-                }
-            }
-        }
-        let mean = |ratios: Vec<f64>| {
-            ratios.iter().sum::<f64>() / f64::from(u32::try_from(ratios.len()).unwrap_or(u32::MAX))
-        };
-        Self(all.into_iter().map(|(of, ratios)| (of, mean(ratios))).collect())
-    }
-
-    /// The furthest from what was measured, for people.
-    fn told(&self) -> String {
-        let mut all: Vec<_> = self.0.iter().collect();
-        all.sort_by(|a, b| b.1.ln().abs().total_cmp(&a.1.ln().abs()));
-        let one = |((class, task, variant), ratio): &(&(&str, &str, &str), &f64)| {
-            format!("{task}/{variant} {ratio:.2} on {class}")
-        };
-        let told: Vec<String> = all.iter().take(TOLD).map(one).collect();
-        match (told.is_empty(), all.len().saturating_sub(TOLD)) {
-            (true, _) => ", of which they have none".to_owned(),
-            (false, 0) => format!(" ({})", told.join(", ")),
-            (false, more) => format!(" ({}, and {more} more)", told.join(", ")),
-        }
-    }
-
-    /// The times of a profile as they were seen.
-    fn correct(&self, entry: &mut Value) {
-        let of = (text(&entry["profile"], "device_class"), text(entry, "task"), text(entry, "variant"));
-        let Some(ratio) = self.0.get(&of).copied() else { return };
-        for point in entry["profile"]["latency"].as_array_mut().into_iter().flatten() {
-            for (figure, times) in [("mean_us", ratio), ("p99_us", ratio), ("var_us2", ratio * ratio)] {
-                if let Some(known) = point[figure].as_f64() {
-                    point[figure] = json!(known * times);
-                }
-            }
-        }
-    }
 }
 
 /// Nodes that are alike are a pool; where a pool's nodes differ, each kind is one.
@@ -400,6 +349,7 @@ mod tests {
                 {"task": "u", "name": "good", "id": 3, "accuracy": 0.7}]}),
             members: Value::Null,
             asked,
+            timed: None,
             watched: "as told".into(),
             seconds: 10.0,
         }
@@ -481,6 +431,35 @@ mod tests {
             "{}",
             written.file.about
         );
+    }
+
+    #[test]
+    fn recorded_times_are_what_things_take_and_profiles_what_nodes_begin_with() {
+        let mut live = live(vec![asked(&["good"], 10.0)]);
+        live.nodes["nodes"].as_array_mut().expect("nodes").truncate(1);
+        let prepare = json!({"Prepare": {"batch": 1, "device": 0, "lane": 0, "variant": 1, "queries": [1]}});
+        let lines = [
+            json!({"now": 0, "actions": [prepare, {"Start": {"batch": 1}}]}),
+            json!({"now": 90_000, "event": {"Done": {"batch": 1, "outcome": "Ran"}}, "actions": []}),
+        ];
+        let timed = Timed::recorded(std::iter::empty(), lines.iter().map(Value::to_string));
+        live.timed = Some(timed.expect("a recording"));
+        let written = written(&live, &Changes::default()).expect("a scenario");
+        assert!(written.file.about.contains("times as 1 recorded batches took them (9.00 "));
+        let world = written.build(1.0).expect("a world");
+        let good = world.tasks[0].variants.iter().find(|v| v.name == "t/good").expect("it is there");
+        let told = world.catalog("cpu:x").into_iter().find(|v| v.id == good.id).expect("it runs there");
+        assert_eq!(told.run.uncorrected(1).mean().0, 10_000);
+        // One batch says a ninth of it, of its size, of the variant and of all.
+        let truth = good.truth("cpu:x").expect("it runs there").uncorrected(1).mean();
+        assert!((20_000..40_000).contains(&truth.0), "{truth}");
+        // Of two classes nobody knows which one was recorded.
+        live.nodes["nodes"]
+            .as_array_mut()
+            .expect("nodes")
+            .push(json!({"pool": "b", "connected": true, "device_class": "cpu:y", "lanes": 1}));
+        let both = super::written(&live, &Changes::default()).expect("a scenario");
+        assert!(both.file.about.contains("corrected them, of which they have none"), "{}", both.file.about);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Variants out of files of profiles: what this project's profiler exports, and what others published.
 
 use super::file::{Assumed, Import};
+use modelless_decision::RunModel;
 use modelless_types::{Accuracy, BatchPoint, Profile, StageTime};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Scatter of what was published without one: standard deviation over mean.
@@ -24,6 +25,16 @@ pub(crate) struct Row {
     pub(crate) memory_mib: f64,
     pub(crate) load_ms: f64,
     pub(crate) max_batch: u32,
+    /// What nodes go by at first, where `latency` is what batches took.
+    pub(crate) profiled: Option<RunModel>,
+}
+
+/// How long things took on a node that serves, at the sizes that its profile has.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    pub(crate) latency: Vec<BatchPoint>,
+    pub(crate) decode: StageTime,
+    pub(crate) prepare: StageTime,
 }
 
 /// What of a file a scenario wants.
@@ -99,6 +110,9 @@ fn exported(import: &Import, text: &str) -> Result<Vec<Row>, String> {
         model: String,
         variant: String,
         profile: Profile,
+        /// How long things truly take, where that is known besides the profile.
+        #[serde(default)]
+        seen: Option<Seen>,
     }
     let file: Exported = serde_json::from_str(text).map_err(|e| format!("{}: {e}", import.file))?;
     if file.format != "modelless-profiles" || file.version != 1 {
@@ -107,7 +121,9 @@ fn exported(import: &Import, text: &str) -> Result<Vec<Row>, String> {
     let row = |entry: Entry| {
         let class = import.classes.get(&entry.profile.device_class)?.clone();
         let assumed = import.assumed(&entry.variant);
+        let profiled = entry.seen.as_ref().and_then(|_| RunModel::from_profile(&entry.profile));
         let Profile { latency, decode, prepare, memory, load_time, accuracy, .. } = entry.profile;
+        let Seen { latency, decode, prepare } = entry.seen.unwrap_or(Seen { latency, decode, prepare });
         Some(Row {
             model: if entry.model.is_empty() { entry.variant.clone() } else { entry.model },
             variant: entry.variant,
@@ -117,6 +133,7 @@ fn exported(import: &Import, text: &str) -> Result<Vec<Row>, String> {
             latency,
             decode,
             prepare,
+            profiled,
             memory_mib: assumed.memory_mib.map_or(float(memory.0) / 1_048_576.0, float),
             load_ms: assumed.load_ms.unwrap_or_else(|| load_time.as_millis_f64()),
         })
@@ -188,6 +205,7 @@ fn published(import: &Import, text: &str) -> Result<Vec<Row>, String> {
             prepare: StageTime::default(),
             memory_mib,
             load_ms,
+            profiled: None,
         })
     };
     found.into_iter().map(row).collect()
@@ -223,6 +241,7 @@ fn linear(import: &Import, text: &str) -> Result<Vec<Row>, String> {
             load_ms: assumed.load_ms.unwrap_or(line.number("load_ms")?),
             max_batch,
             variant,
+            profiled: None,
         });
     }
     Ok(rows)

@@ -33,6 +33,7 @@ fn ladder() -> TaskSpec {
             max_batch: variant.max_batch,
             memory: variant.memory,
             load_time: variant.load_time,
+            profiled: None,
         };
         variant.on = [("quick", 1.0), ("slow", SLOW)].map(|(class, by)| (class.into(), on(by))).into();
     }

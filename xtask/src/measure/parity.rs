@@ -2,11 +2,12 @@
 //! `modelless simulate --from-live --recording` says of the very same arrivals.
 //!
 //! Nothing of the simulator was fitted to this: the server measures its profiles as ever, the traffic is a recorded day of ServeGen's m-small
-//! pressed into a minute, of four kinds of queries (a low or a high floor, a tight or a loose bound). Live figures are those of who asks, over
+//! pressed into a minute, of four kinds of queries (a low or a high floor, a tight or a loose bound). How long things take beside all that decodes
+//! and asks on the same machine is taken from the recording of *another* round, which drew other arrivals; what its own recording would have led to stands beside it. Live figures are those of who asks, over
 //! HTTP, pictures and all; a query counts from when it should have come. Beside them stand those of the gateway, from when a query is routed until its
 //! answer is there: what lies between the two is the way over HTTP and the making of tensors, of which the simulator knows nothing.
 //!
-//! Each load has a server of its own, whose data is that of the one before, so that a recording has one load in it.
+//! Each load has a server of its own, whose data is that of the one before, so that a recording has one load in it. What is simulated is so at the end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use modelless_testkit::{Server, stats, wait};
+use modelless_testkit::{Server, TempDir, stats, wait};
 use serde_json::{Value, json};
 
 use super::batches::Batches;
@@ -51,35 +52,37 @@ fn measure(context: &Context) -> Result<Outcome> {
     demo::register_with(&first, &ladder.package, &["--budget", context.choose("none", "3s")])?;
     let asked = Asked::of(&first, ladder)?;
     first.stop()?;
-    let mut rows = Vec::new();
+    let loads = &LOADS[..context.choose(LOADS.len(), 1)];
+    let mut ran = Vec::new();
     for round in 0..context.choose(ROUNDS, 1) {
-        for load in &LOADS[..context.choose(LOADS.len(), 1)] {
-            rows.push(one(context, &data, &asked, *load, context.seed + round)?);
+        for load in loads {
+            ran.push(one(context, &data, &asked, *load, context.seed + round)?);
         }
     }
-    let mut loads: Vec<f64> = rows.iter().map(|row| row.load).collect();
-    loads.dedup();
-    loads.truncate(context.choose(LOADS.len(), 1));
+    let last = server(context, &data, None)?;
+    let rows: Vec<Row> = (0..ran.len())
+        .map(|at| foretold(&last, &ran[at], &ran[(at + loads.len()) % ran.len()]))
+        .collect::<Result<_>>()?;
+    last.stop()?;
     let (mut told, mut checks, mut summary) = (Vec::new(), Vec::new(), serde_json::Map::new());
     for load in loads {
         let of = |value: &dyn Fn(&Row) -> f64| -> Result<f64> {
-            let values: Vec<f64> =
-                rows.iter().filter(|row| row.load.to_bits() == load.to_bits()).map(value).collect();
-            stats::median(&values).context("no round")
+            let here = rows.iter().filter(|row| row.ran.load.to_bits() == load.to_bits());
+            stats::median(&here.map(value).collect::<Vec<f64>>()).context("no round")
         };
-        let points = of(&Row::points)?;
+        let points = of(&|row| row.points())?;
         let (apart, gateway) =
-            (of(&|row| row.apart(row.live.mean_ms))?, of(&|row| row.apart(row.gateway.mean_ms))?);
+            (of(&|row| row.apart(row.ran.live.mean_ms))?, of(&|row| row.apart(row.ran.gateway.mean_ms))?);
         told.push(format!(
             "{:.0} a second ({load:.1} of what the cheapest could do): {:.2} % violated live, {:.2} simulated; mean latency {:.1} ms ({:.1} at the \
              gateway), {:.1} simulated; accuracy {:.4}, {:.4} simulated",
-            of(&|row| row.per_second)?,
-            of(&|row| row.live.violations)?,
+            of(&|row| row.ran.per_second)?,
+            of(&|row| row.ran.live.violations)?,
             of(&|row| row.simulated.violations)?,
-            of(&|row| row.live.mean_ms)?,
-            of(&|row| row.gateway.mean_ms)?,
+            of(&|row| row.ran.live.mean_ms)?,
+            of(&|row| row.ran.gateway.mean_ms)?,
             of(&|row| row.simulated.mean_ms)?,
-            of(&|row| row.live.accuracy.unwrap_or(f64::NAN))?,
+            of(&|row| row.ran.live.accuracy.unwrap_or(f64::NAN))?,
             of(&|row| row.simulated.accuracy.unwrap_or(f64::NAN))?,
         ));
         summary.insert(
@@ -167,22 +170,29 @@ struct Came {
     told: Value,
 }
 
-/// A load of a round.
-struct Row {
+/// A load of a round, live.
+struct Ran {
     load: f64,
     per_second: f64,
     seed: u64,
     live: Came,
     gateway: Came,
-    simulated: Came,
     batches: Batches,
-    /// What nodes have seen of profiles, which the simulation goes by.
-    corrections: Value,
+    recording: TempDir,
 }
 
-impl Row {
+/// And simulated.
+struct Row<'a> {
+    ran: &'a Ran,
+    /// By what things took in another round.
+    simulated: Came,
+    /// By what they took in its own.
+    by_its_own: Came,
+}
+
+impl Row<'_> {
     fn points(&self) -> f64 {
-        (self.simulated.violations - self.live.violations).abs()
+        (self.simulated.violations - self.ran.live.violations).abs()
     }
 
     /// Per cent of what was seen.
@@ -196,15 +206,20 @@ impl Row {
                 "violations_percent": came.violations, "mean_ms": came.mean_ms, "accuracy": came.accuracy, "told": came.told,
             })
         };
+        let Ran { load, per_second, seed, live, gateway, batches, recording: _ } = self.ran;
         json!({
-            "load": self.load, "per_second": self.per_second, "seed": self.seed, "live": came(&self.live),
-            "at_the_gateway": came(&self.gateway), "simulated": came(&self.simulated), "batches": self.batches.json(),
-            "corrections": self.corrections,
+            "load": load, "per_second": per_second, "seed": seed, "live": came(live), "at_the_gateway": came(gateway),
+            "simulated": came(&self.simulated), "simulated_by_its_own_times": came(&self.by_its_own), "batches": batches.json(),
         })
     }
 }
 
-fn one(context: &Context, data: &Path, asked: &Asked, load: f64, seed: u64) -> Result<Row> {
+fn foretold<'a>(server: &Server, ran: &'a Ran, other: &Ran) -> Result<Row<'a>> {
+    let by = |times: &Ran| simulated(server, ran.recording.path(), times.recording.path(), ran.seed);
+    Ok(Row { ran, simulated: by(other)?, by_its_own: by(ran)? })
+}
+
+fn one(context: &Context, data: &Path, asked: &Asked, load: f64, seed: u64) -> Result<Ran> {
     let lasts = context.choose(Duration::from_mins(1), Duration::from_secs(4));
     let recording = modelless_testkit::temp_dir("recording")?;
     let server = server(context, data, Some(recording.path()))?;
@@ -225,16 +240,8 @@ fn one(context: &Context, data: &Path, asked: &Asked, load: f64, seed: u64) -> R
     })?;
     let gateway = recorded(&fs::read_to_string(&log)?)?;
     let batches = Batches::recorded(&fs::read_to_string(recording.path().join("worker.jsonl"))?)?;
-    let corrections = corrections(&server)?;
-    let simulated = simulated(&server, recording.path(), seed)?;
     server.stop()?;
-    Ok(Row { load, per_second, seed, live, gateway, simulated, batches, corrections })
-}
-
-fn corrections(server: &Server) -> Result<Value> {
-    let members = server.get_json("/v1/members")?;
-    let all = members["members"].as_array().context("members")?.iter();
-    Ok(all.flat_map(|member| member["corrections"].as_array().cloned().unwrap_or_default()).collect())
+    Ok(Ran { load, per_second, seed, live, gateway, batches, recording })
 }
 
 /// Waits until what is planned is in memory.
@@ -318,13 +325,24 @@ fn recorded(text: &str) -> Result<Came> {
 }
 
 /// What the command line says of it.
-fn simulated(server: &Server, recording: &Path, seed: u64) -> Result<Came> {
-    let (folder, url) = (recording.to_string_lossy(), server.url());
+fn simulated(server: &Server, recording: &Path, times: &Path, seed: u64) -> Result<Came> {
+    let (folder, times, url) = (recording.to_string_lossy(), times.to_string_lossy(), server.url());
     let (mut violations, mut mean_ms, mut accuracy, mut told) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for seed in seed..seed + SEEDS {
         let seed = seed.to_string();
-        let said = ["simulate", "--from-live", &url, "--recording", &folder, "--json", "--seed", &seed];
+        let said = [
+            "simulate",
+            "--from-live",
+            &url,
+            "--recording",
+            &folder,
+            "--times-of",
+            &times,
+            "--json",
+            "--seed",
+            &seed,
+        ];
         let output = server.command(&said)?;
         ensure!(
             output.status.success(),
