@@ -51,6 +51,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             usage(format!("there is no policy {name}; there is {OURS}, {}", known.join(", ")))
         })?),
     };
+    if options.live.plays_as_it_came() && options.load.to_bits() != 1.0_f64.to_bits() {
+        let why =
+            "--load makes rates higher or lower, and a recording has no rates: each query comes when it came";
+        return Err(usage(why.to_owned()));
+    }
     let scenario = match (&options.scenario, &options.live.from_live) {
         (_, Some(server)) => options.live.written(server)?.build(options.load)?,
         (Some(path), None) => File::load(path, options.load).map_err(|error| wrong(path, &error))?,

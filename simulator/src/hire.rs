@@ -27,5 +27,5 @@ pub(crate) fn kinds(scenario: &Scenario) -> (Vec<Kind>, Vec<Vec<usize>>) {
 /// Device time of a query on a kind of machines in seconds, in the variant that takes least; `None` where nothing may answer.
 pub(crate) fn takes<'a>(known: impl Iterator<Item = &'a Known<'a>>, (class, bound): Asked) -> Option<f64> {
     let admits = |v: &&Known<'_>| v.task == class.task && class.admits.contains(v.spec.ordinal);
-    hire::takes(known.filter(admits).map(|v| (&v.run, v.max_batch)), bound)
+    hire::takes(known.filter(admits).map(|v| (&v.told, v.max_batch)), bound)
 }

@@ -10,6 +10,8 @@ pub(crate) struct Known<'a> {
     pub(crate) task: TaskId,
     pub(crate) spec: &'a VariantSpec,
     pub(crate) run: RunModel,
+    /// What whoever decides is told of that.
+    pub(crate) told: RunModel,
     pub(crate) max_batch: u32,
     pub(crate) memory: Bytes,
     pub(crate) load_time: Micros,
@@ -36,7 +38,7 @@ impl<'a> Catalog<'a> {
                     let v = known.swap_remove(at);
                     let (max_batch, memory, load_time) = (v.max_batch, v.memory, v.load_time);
                     let run = spec.truth(&node.class)?;
-                    Some(Known { task: v.task, spec, run, max_batch, memory, load_time })
+                    Some(Known { task: v.task, spec, run, told: v.run, max_batch, memory, load_time })
                 };
                 classes.push(specs.iter().map(one).collect());
                 classes.len() - 1

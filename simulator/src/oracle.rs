@@ -88,7 +88,7 @@ pub(crate) fn everything_ready(scenario: &Scenario, known: &Catalog<'_>) -> Snap
             task: v.task,
             ordinal: v.spec.ordinal,
             ready: Ready::Resident,
-            run: v.run.clone(),
+            run: v.told.clone(),
             width: 1,
         };
         NodeInfo {
@@ -114,7 +114,7 @@ pub(crate) fn in_single_runs(scenario: &Scenario) -> (f64, f64) {
         let bound = Moments::exactly(admitted.latency).mean;
         let all = (0..scenario.nodes.len()).flat_map(|node| known.all_on(node));
         let may = all.filter(|v| v.task == stream.task && admitted.class.admits.contains(v.spec.ordinal));
-        let alone = may.map(|v| (v.spec.accuracy, Moments::exactly(v.run.estimate(1).p99()).mean));
+        let alone = may.map(|v| (v.spec.accuracy, Moments::exactly(v.told.estimate(1).p99()).mean));
         let alone: Vec<_> = alone.filter(|(_, alone)| *alone <= bound).collect();
         let best = alone.iter().max_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)));
         tightest = best.map_or(tightest, |(_, alone)| tightest.min(bound / alone));

@@ -42,9 +42,9 @@ impl World<'_> {
                 id: known.spec.id,
                 task: known.task,
                 accuracy: known.spec.accuracy,
-                latency: known.run.service().p99(),
-                cost: known.run.cost(1, first.price),
-                work: known.run.work(known.max_batch),
+                latency: known.told.service().p99(),
+                cost: known.told.cost(1, first.price),
+                work: known.told.work(known.max_batch),
                 memory: known.memory,
                 demand: self.asked.level(known.task, known.spec.ordinal),
                 least: self.asked.level_at_least(known.task, known.spec.ordinal, |ordinal| {

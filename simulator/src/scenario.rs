@@ -87,7 +87,7 @@ pub struct TaskSpec {
     pub variants: Vec<VariantSpec>,
 }
 
-/// A variant and its true behaviour, which is also what its profile says.
+/// A variant and its true behaviour, which is also what its profile says but where [`Behaviour::profiled`] says otherwise.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct VariantSpec {
     /// For people.
@@ -403,7 +403,7 @@ impl Gap {
 }
 
 impl VariantSpec {
-    /// Its performance model, as profiled.
+    /// Its performance model, as it truly is.
     pub fn run_model(&self) -> Option<RunModel> {
         self.model_of(&self.latency)
     }

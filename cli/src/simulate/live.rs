@@ -25,7 +25,7 @@ pub(super) struct Running {
     /// Instead of watching: what `up --record DIR` wrote there, with each arrival and bound as it was, and everything taking as long as it did.
     #[arg(long, value_name = "DIR", requires = "from_live")]
     recording: Option<PathBuf>,
-    /// Another recording of `up --record`, by which things take as long as they did there.
+    /// Another recording of `up --record`, of this server's data: things take as long as they did there.
     #[arg(long, value_name = "DIR", requires = "from_live")]
     times_of: Option<PathBuf>,
     /// A pool has so many machines: POOL=COUNT.
@@ -48,6 +48,11 @@ pub(super) struct Running {
 }
 
 impl Running {
+    /// Whether queries come when they came, and no oftener.
+    pub(super) const fn plays_as_it_came(&self) -> bool {
+        self.recording.is_some()
+    }
+
     /// The scenario.
     pub(super) fn written(&self, server: &str) -> anyhow::Result<Written> {
         let changes = Changes {
@@ -67,8 +72,9 @@ impl Running {
         };
         self.demand(&api, server, &mut live)?;
         live.members = get("/v1/members")?;
-        live.timed = self.timed()?;
+        (live.timed, live.timed_is_asked) = (self.timed()?, self.times_of.is_some());
         let written = written(&live, &changes).map_err(usage)?;
+        eprintln!("{}", written.file.about);
         if let Some(folder) = &self.keep {
             keep(folder, &written)?;
         }

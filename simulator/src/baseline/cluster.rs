@@ -293,12 +293,12 @@ impl<'a> Cluster<'a> {
 
     /// The 99th percentile of a batch's run, as profiled.
     pub fn p99(&self, node: usize, variant: VariantId, batch: u32) -> Micros {
-        self.on(node, variant).map_or(Micros(u64::MAX / 4), |v| v.run.uncorrected(batch).p99())
+        self.on(node, variant).map_or(Micros(u64::MAX / 4), |v| v.told.uncorrected(batch).p99())
     }
 
     /// The mean of it, in microseconds.
     pub fn mean_us(&self, node: usize, variant: VariantId, batch: u32) -> f64 {
-        self.on(node, variant).map_or(f64::INFINITY, |v| v.run.uncorrected(batch).mean)
+        self.on(node, variant).map_or(f64::INFINITY, |v| v.told.uncorrected(batch).mean)
     }
 
     /// The largest batch whose 99th percentile is within a time; 0 if not even one query is.

@@ -48,6 +48,8 @@ pub struct Live {
     pub asked: Vec<Asked>,
     /// How long things took, where a node was recorded.
     pub timed: Option<Timed>,
+    /// Whether it was named for that, and has to say something.
+    pub timed_is_asked: bool,
     /// How that became known, for people.
     pub watched: String,
     /// For how long it was watched.
@@ -184,7 +186,9 @@ pub fn written(live: &Live, changes: &Changes) -> Result<Written, String> {
         let known: Vec<&str> = asked_tasks.iter().copied().collect();
         return Err(format!("nothing is asked of a task {unknown}; it is of {}", known.join(", ")));
     }
-    let seen = Known::of(live, &classes);
+    let seen = Known::of(live, &classes)?;
+    let network = Network::default();
+    let way = super::traffic::micros((network.one_way_ms + network.jitter_ms) / 1e3)?;
     let (mut task, mut beside) = (Vec::new(), BTreeMap::new());
     for name in &asked_tasks {
         let told = list(&live.tasks, "tasks").iter().find(|told| text(told, "name") == *name);
@@ -197,7 +201,7 @@ pub fn written(live: &Live, changes: &Changes) -> Result<Written, String> {
             // What floors are compared with, the same on every class; of a task's own, so that names never meet.
             let accuracy = accuracies.get(&(*name, text(&entry, "variant")))?;
             entry["profile"]["accuracy"]["value"] = json!(Accuracy::floor_from_f64(*accuracy)?.ppm());
-            seen.correct(&mut entry);
+            seen.correct(&mut entry, way);
             for part in ["variant", "model"] {
                 entry[part] = json!(format!("{name}/{}", text(&entry, part)));
             }
@@ -259,7 +263,7 @@ pub fn written(live: &Live, changes: &Changes) -> Result<Written, String> {
         warm_up_s: 30.0,
         gateways: 1,
         announce: route::ANNOUNCE,
-        network: Network::default(),
+        network,
         loading: Loading::default(),
         renting: Renting::default(),
         planner: Planner::default(),
@@ -350,6 +354,7 @@ mod tests {
             members: Value::Null,
             asked,
             timed: None,
+            timed_is_asked: false,
             watched: "as told".into(),
             seconds: 10.0,
         }
@@ -439,26 +444,41 @@ mod tests {
         live.nodes["nodes"].as_array_mut().expect("nodes").truncate(1);
         let prepare = json!({"Prepare": {"batch": 1, "device": 0, "lane": 0, "variant": 1, "queries": [1]}});
         let lines = [
-            json!({"now": 0, "actions": [prepare, {"Start": {"batch": 1}}]}),
+            json!({"now": 0, "event": {"Catalog": [{"id": 1, "task": 1}]}, "actions": [prepare, {"Start": {"batch": 1}}]}),
+            json!({"now": 1_100, "event": {"Arrive": {"key": 5, "class": {"task": 1}}}, "actions": []}),
+            json!({"now": 2_100, "event": {"Arrive": {"key": 6, "class": {"task": 1}}}, "actions": []}),
             json!({"now": 90_000, "event": {"Done": {"batch": 1, "outcome": "Ran"}}, "actions": []}),
         ];
-        let timed = Timed::recorded(std::iter::empty(), lines.iter().map(Value::to_string));
-        live.timed = Some(timed.expect("a recording"));
+        let router = [json!({"now": 100, "actions": [{"Send": {"key": 5}}, {"Send": {"key": 6}}]})];
+        let text = |lines: &[Value]| lines.iter().map(Value::to_string).collect::<Vec<_>>().into_iter();
+        live.timed = Some(Timed::recorded(text(&router), text(&lines)).expect("a recording"));
         let written = written(&live, &Changes::default()).expect("a scenario");
-        assert!(written.file.about.contains("times as 1 recorded batches took them (9.00 "));
+        assert!(
+            written
+                .file
+                .about
+                .contains("times as 1 recorded batches and their inputs took them (batches 9.00 ")
+        );
         let world = written.build(1.0).expect("a world");
         let good = world.tasks[0].variants.iter().find(|v| v.name == "t/good").expect("it is there");
         let told = world.catalog("cpu:x").into_iter().find(|v| v.id == good.id).expect("it runs there");
         assert_eq!(told.run.uncorrected(1).mean().0, 10_000);
-        // One batch says a ninth of it, of its size, of the variant and of all.
+        // One batch says a ninth of eight times more.
         let truth = good.truth("cpu:x").expect("it runs there").uncorrected(1).mean();
-        assert!((20_000..40_000).contains(&truth.0), "{truth}");
+        assert!(truth.0.abs_diff(10_000 + 80_000 / 9) < 2, "{truth}");
+        assert_eq!((good.decode.mean_us, told.run.service().mean().0), (1_440.0, 10_007));
+        // What is kept is the same world when it is read again.
+        let again: File = File::parse(&toml::to_string(&written.file).expect("TOML")).expect("a scenario");
+        assert_eq!(Written { file: again, ..written }.build(1.0).expect("a world"), world);
         // Of two classes nobody knows which one was recorded.
         live.nodes["nodes"]
             .as_array_mut()
             .expect("nodes")
             .push(json!({"pool": "b", "connected": true, "device_class": "cpu:y", "lanes": 1}));
         let both = super::written(&live, &Changes::default()).expect("a scenario");
+        live.timed_is_asked = true;
+        let refused = super::written(&live, &Changes::default()).expect_err("it was named for that");
+        assert!(refused.contains("there are several: cpu:x, cpu:y"), "{refused}");
         assert!(both.file.about.contains("corrected them, of which they have none"), "{}", both.file.about);
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Profiles are made while a node does nothing else, and what nodes correct them by is one ratio for a variant, of lately. A recording has each batch: what is taken
 //! of it are the mean and the scatter of how much longer batches of a variant and about a size ran than profiled. Where few were seen it is
-//! what other sizes of the variant say, and where none were, what all batches on that class of devices do. It has each input too: what is decoded
-//! is as large as whoever asks makes it, and nothing like what a profile decodes.
+//! what other sizes of the variant say, and where none were, what other variants do; scatter is the profile's then, since that of one model says nothing of
+//! another's. It has each input too: what is decoded is as large as whoever asks makes it, and nothing like what a profile decodes.
 
 use super::profiles;
 use modelless_decision::estimate::{Moments, RunModel};
@@ -16,14 +16,17 @@ const ENOUGH: f64 = 8.0;
 /// From the mean to the 99th percentile of a normal distribution, in standard deviations.
 const Z99: f64 = 2.326;
 
-/// What a recorded node took for batches, by variant and size, and for inputs; in microseconds.
+/// What a recorded node took for batches and for inputs; in microseconds. Variants and tasks are told by their numbers.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Timed {
+    /// Batches by variant and size.
     ran: BTreeMap<(u64, u32), Vec<f64>>,
-    /// From when an input was sent to the node until its queue has it.
-    decoded: Seen,
-    /// A batch's inputs, each by its share.
-    prepared: Seen,
+    /// By task: from when an input was sent to the node until its queue has it.
+    decoded: BTreeMap<u64, Vec<f64>>,
+    /// By variant: how many inputs a batch had, and what making them ready took.
+    prepared: BTreeMap<u64, Vec<(f64, f64)>>,
+    /// Which task variants are of.
+    tasks: BTreeMap<u64, u64>,
 }
 
 impl Timed {
@@ -33,17 +36,17 @@ impl Timed {
         router: impl Iterator<Item = String>,
         worker: impl Iterator<Item = String>,
     ) -> Result<Self, String> {
-        let mut sent: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut sent: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         each(router, |now, line| {
             for action in line["actions"].as_array().into_iter().flatten() {
                 if let Some(key) = action.get("Send").and_then(|send| send["key"].as_u64()) {
-                    sent.insert(key, now);
+                    sent.entry(key).or_default().push(now);
                 }
             }
         })
-        .map_err(|why| format!("router: {why}"))?;
+        .map_err(|why| format!("router.jsonl: {why}"))?;
         let mut node = Node { sent, ..Node::default() };
-        each(worker, |now, line| node.hear(now, line)).map_err(|why| format!("worker: {why}"))?;
+        each(worker, |now, line| node.hear(now, line)).map_err(|why| format!("worker.jsonl: {why}"))?;
         Ok(node.timed)
     }
 
@@ -53,20 +56,19 @@ impl Timed {
     }
 
     /// Beside what profiles say.
-    pub(super) fn beside<'a>(&self, profiles: impl Iterator<Item = (u64, &'a Value)>) -> Beside {
-        let mut beside = Beside { decoded: self.decoded, prepared: self.prepared, ..Beside::default() };
+    pub(super) fn beside<'a>(&self, profiles: impl Iterator<Item = (u64, &'a Value)>) -> Beside<'_> {
+        let mut ran: BTreeMap<u64, Vec<(u32, Seen)>> = BTreeMap::new();
         for (variant, profile) in profiles {
             let Some(model) = model(profile) else { continue };
             for ((_, size), took) in self.ran.range((variant, 0)..=(variant, u32::MAX)) {
                 let profiled = model.uncorrected(*size).mean;
                 if profiled > 0.0 {
-                    let ratios = Seen::of(took.iter().map(|took| took / profiled));
-                    beside.all.add(ratios, 1.0);
-                    beside.of.entry(variant).or_default().push((*size, ratios));
+                    let ratios: Vec<f64> = took.iter().map(|took| took / profiled).collect();
+                    ran.entry(variant).or_default().push((*size, Seen::of(&ratios)));
                 }
             }
         }
-        beside
+        Beside { timed: self, ran }
     }
 }
 
@@ -95,7 +97,7 @@ fn micros(us: u64) -> f64 {
 /// A node as its recording goes by.
 #[derive(Default)]
 struct Node {
-    sent: BTreeMap<u64, u64>,
+    sent: BTreeMap<u64, Vec<u64>>,
     open: BTreeMap<u64, Open>,
     free: BTreeMap<Lane, u64>,
     timed: Timed,
@@ -105,22 +107,25 @@ impl Node {
     fn hear(&mut self, now: u64, line: &Value) {
         let event = |name: &str| line["event"].get(name);
         let batch = |of: &Value| of["batch"].as_u64();
-        if let Some(sent) = event("Arrive")
-            .and_then(|query| self.sent.remove(&query["key"].as_u64()?))
-            .filter(|sent| *sent <= now)
-        {
-            self.timed.decoded.add(Seen::of([micros(now - sent)].into_iter()), 1.0);
+        for variant in event("Catalog").and_then(Value::as_array).into_iter().flatten() {
+            if let (Some(id), Some(task)) = (variant["id"].as_u64(), variant["task"].as_u64()) {
+                self.timed.tasks.insert(id, task);
+            }
+        }
+        if let Some(query) = event("Arrive") {
+            self.arrived(now, query);
         }
         if let Some(open) = event("Prepared").and_then(batch).and_then(|id| self.open.get(&id)) {
-            let each = micros(now.saturating_sub(open.bound)) / f64::from(open.size.max(1));
-            self.timed.prepared.add(Seen::of([each].into_iter()), 1.0);
+            let took = (f64::from(open.size), micros(now.saturating_sub(open.bound)));
+            self.timed.prepared.entry(open.variant).or_default().push(took);
         }
         if let Some(done) = event("Done")
             && let Some(open) = batch(done).and_then(|id| self.open.remove(&id))
+            && let Some(start) = open.start
         {
-            let before = self.free.insert(open.lane, now);
-            if let Some(start) = open.start.filter(|_| done["outcome"] == "Ran") {
-                let took = micros(now.saturating_sub(start.max(before.unwrap_or(0))));
+            let before = self.free.insert(open.lane, now).unwrap_or(0);
+            if done["outcome"] == "Ran" {
+                let took = micros(now.saturating_sub(start.max(before)));
                 self.timed.ran.entry((open.variant, open.size)).or_default().push(took);
             }
         }
@@ -131,8 +136,21 @@ impl Node {
                 action.get("Start").and_then(batch).and_then(|id| self.open.get_mut(&id))
             {
                 open.start = Some(now);
-            } else if let Some(id) = action.get("Discard").and_then(batch) {
+            } else if let Some(id) = action.get("Discard").or_else(|| action.get("Suspect")).and_then(batch) {
+                // A batch that runs too long gives its lane to others: when it ends says nothing of how long it ran.
                 self.open.remove(&id);
+            }
+        }
+    }
+
+    /// It may have been sent before, and given back.
+    fn arrived(&mut self, now: u64, query: &Value) {
+        let (key, task) = (query["key"].as_u64(), query["class"]["task"].as_u64());
+        let sent = key.and_then(|key| self.sent.get_mut(&key));
+        if let (Some(sent), Some(task)) = (sent, task) {
+            let before = sent.partition_point(|sent| *sent <= now);
+            if let Some(last) = sent.drain(..before).next_back() {
+                self.timed.decoded.entry(task).or_default().push(micros(now - last));
             }
         }
     }
@@ -153,101 +171,151 @@ struct Open {
 impl Open {
     fn of(bound: u64, prepare: &Value) -> Option<(u64, Self)> {
         let number = |name: &str| prepare[name].as_u64();
-        let size = u32::try_from(prepare["queries"].as_array()?.len()).ok()?;
+        let size = u32::try_from(prepare["queries"].as_array()?.len()).ok().filter(|size| *size > 0)?;
         let lane = (number("device")?, number("lane")?);
         Some((number("batch")?, Self { variant: number("variant")?, size, lane, bound, start: None }))
     }
 }
 
-/// What was seen of something: how often, the sum, and that of the squares.
+/// What was seen of something: how often, the sum, and how far single ones were from the mean of those that are like them.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 struct Seen {
     count: f64,
     sum: f64,
-    squares: f64,
+    /// Sum of squares of these, and of how many it says anything.
+    apart: f64,
+    free: f64,
 }
 
 impl Seen {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
-        values.fold(Self::default(), |seen, value| Self {
-            count: seen.count + 1.0,
-            sum: seen.sum + value,
-            squares: seen.squares + value * value,
-        })
+    /// Of what is alike.
+    fn of(values: &[f64]) -> Self {
+        let count = f64::from(u32::try_from(values.len()).unwrap_or(u32::MAX));
+        let sum: f64 = values.iter().sum();
+        let mean = sum / count.max(1.0);
+        let apart = values.iter().map(|value| (value - mean) * (value - mean)).sum();
+        Self { count, sum, apart, free: (count - 1.0).max(0.0) }
     }
 
     fn add(&mut self, other: Self, weight: f64) {
         self.count += weight * other.count;
         self.sum += weight * other.sum;
-        self.squares += weight * other.squares;
+        self.apart += weight * other.apart;
+        self.free += weight * other.free;
     }
 
-    /// Mean and variance. `None` where nothing was.
-    fn moments(self) -> Option<Moments> {
-        let mean = (self.count > 0.0).then(|| self.sum / self.count)?;
-        Some(Moments { mean, var: (self.squares / self.count - mean * mean).max(0.0) })
+    fn mean(&self) -> Option<f64> {
+        (self.count > 0.0).then(|| self.sum / self.count)
     }
 
-    /// As much as was seen; for the rest what is believed without.
-    fn or(self, without: Moments) -> Moments {
-        let Some(Moments { mean, var }) = self.moments() else { return without };
+    fn var(&self) -> Option<f64> {
+        (self.free > 0.0).then(|| self.apart / self.free)
+    }
+
+    /// As much as was seen, and for the rest what is believed without.
+    fn mean_or(&self, without: f64) -> f64 {
         let weight = self.count / (self.count + ENOUGH);
-        let between = |seen: f64, without: f64| without + weight * (seen - without);
-        Moments { mean: between(mean, without.mean), var: between(var, without.var) }
+        self.mean().map_or(without, |mean| without + weight * (mean - without))
+    }
+
+    fn var_or(&self, without: f64) -> f64 {
+        let weight = self.free / (self.free + ENOUGH);
+        self.var().map_or(without, |var| without + weight * (var - without))
     }
 }
 
-/// What batches took beside what was profiled, of one class of devices, as ratios; and what inputs took.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub(super) struct Beside {
-    of: BTreeMap<u64, Vec<(u32, Seen)>>,
-    all: Seen,
-    decoded: Seen,
-    prepared: Seen,
+/// A recording beside profiles of one class of devices.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Beside<'a> {
+    timed: &'a Timed,
+    /// How much longer batches ran than profiled, by variant and size.
+    ran: BTreeMap<u64, Vec<(u32, Seen)>>,
 }
 
-impl Beside {
-    /// What all batches together did: how much longer they ran. `None` where none were seen.
-    pub(super) fn together(&self) -> Option<f64> {
-        self.all.moments().map(|all| all.mean)
+impl Beside<'_> {
+    /// Batches of all variants but one, or of all.
+    fn together_but(&self, variant: Option<u64>) -> Seen {
+        let mut all = Seen::default();
+        for (_, sizes) in self.ran.iter().filter(|(of, _)| Some(**of) != variant) {
+            for (_, seen) in sizes {
+                all.add(*seen, 1.0);
+            }
+        }
+        all
     }
 
-    /// What things took of a variant, at the sizes that its profile has. `None` where no batch says anything.
-    pub(super) fn seen(&self, variant: u64, profile: &Value) -> Option<profiles::Seen> {
-        let stage = |seen: Seen, name: &str| match seen.moments() {
-            Some(Moments { mean, var }) => Some(StageTime { mean_us: mean, var_us2: var, samples: 0 }),
-            None => serde_json::from_value(profile[name].clone()).ok(),
-        };
+    /// How many batches there were of variants that are known, and how much longer all together ran. `None` where there was none.
+    pub(super) fn together(&self) -> Option<(f64, f64)> {
+        let all = self.together_but(None);
+        Some((all.count, all.mean()?))
+    }
+
+    /// What things took of a variant, at the sizes that its profile has. `None` where the profile has none.
+    pub(super) fn seen(&self, variant: u64, profile: &Value, way: Micros) -> Option<profiles::Seen> {
+        let profiled = |name: &str| serde_json::from_value::<StageTime>(profile[name].clone()).ok();
+        let task = self.timed.tasks.get(&variant);
+        let decoded = task.and_then(|task| self.timed.decoded.get(task)).map(|all| decoding(all, way));
         Some(profiles::Seen {
-            latency: self.took(variant, profile)?,
-            decode: stage(self.decoded, "decode")?,
-            prepare: stage(self.prepared, "prepare")?,
+            latency: self.latency(variant, profile)?,
+            decode: decoded.or_else(|| profiled("decode"))?,
+            prepare: self.prepared(variant).or_else(|| profiled("prepare"))?,
         })
     }
 
-    fn took(&self, variant: u64, profile: &Value) -> Option<Vec<BatchPoint>> {
-        let sizes = self.of.get(&variant).map_or(&[][..], Vec::as_slice);
-        let scatter = Moments { mean: 1.0, var: 0.0 };
-        let common = (self.all.count > 0.0).then(|| self.all.or(scatter))?;
-        let mut whole = Seen::default();
-        for (_, seen) in sizes {
-            whole.add(*seen, 1.0);
-        }
-        let whole = whole.or(common);
+    fn latency(&self, variant: u64, profile: &Value) -> Option<Vec<BatchPoint>> {
+        let model = model(profile)?;
+        let sizes = self.ran.get(&variant).map_or(&[][..], Vec::as_slice);
+        let others = self.together_but(Some(variant)).mean_or(1.0);
         let took = |mut point: BatchPoint| {
-            let mut near = Seen::default();
+            // Of about this size, and of all others of the variant.
+            let (mut near, mut far) = (Seen::default(), Seen::default());
             for (size, seen) in sizes {
                 let octaves = (f64::from(*size) / f64::from(point.batch.max(1))).log2().abs();
-                near.add(*seen, (1.0 - octaves).max(0.0));
+                let weight = (1.0 - octaves).max(0.0);
+                near.add(*seen, weight);
+                far.add(*seen, 1.0 - weight);
             }
-            let ratio = near.or(whole);
-            point.var_us2 = ratio.var * point.mean_us * point.mean_us;
-            point.mean_us *= ratio.mean;
-            point.p99_us = point.mean_us + Z99 * point.var_us2.sqrt();
+            let profiled = model.uncorrected(point.batch);
+            let scatter = profiled.var / (profiled.mean * profiled.mean).max(f64::MIN_POSITIVE);
+            let mean = profiled.mean * near.mean_or(far.mean_or(others));
+            let var = profiled.mean * profiled.mean * near.var_or(far.var_or(scatter * others * others));
+            (point.mean_us, point.var_us2, point.p99_us) = (mean, var, mean + Z99 * var.sqrt());
+            point.samples = samples(near.count).max(1);
             point
         };
         Some(points(profile)?.into_iter().map(took).collect())
     }
+
+    /// An input's share of making a batch ready.
+    fn prepared(&self, variant: u64) -> Option<StageTime> {
+        let all = self.timed.prepared.get(&variant)?;
+        let (inputs, took) = all.iter().fold((0.0, 0.0), |sum, (n, us)| (sum.0 + n, sum.1 + us));
+        let mean_us = took / inputs;
+        let apart = |(n, us): &(f64, f64)| (us - n * mean_us) * (us - n * mean_us) / n;
+        let batches = f64::from(u32::try_from(all.len()).unwrap_or(u32::MAX));
+        let var_us2 = all.iter().map(apart).sum::<f64>() / batches;
+        Some(StageTime { mean_us, var_us2, samples: samples(batches) })
+    }
+}
+
+/// Decoding, without the way that is simulated beside it.
+fn decoding(all: &[f64], way: Micros) -> StageTime {
+    let alone: Vec<f64> = all.iter().map(|us| (us - micros(way.0)).max(0.0)).collect();
+    let seen = Seen::of(&alone);
+    StageTime {
+        mean_us: seen.mean().unwrap_or_default(),
+        var_us2: seen.var().unwrap_or_default(),
+        samples: samples(seen.count),
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a count, cut off at the most there is"
+)]
+fn samples(count: f64) -> u32 {
+    count as u32
 }
 
 fn points(profile: &Value) -> Option<Vec<BatchPoint>> {
@@ -288,20 +356,26 @@ mod tests {
             // The other lane keeps no one waiting.
             json!({"now": 190, "event": done(9, "Ran"), "actions": []}),
             json!({"now": 200, "event": done(2, "Ran"), "actions": [prepare(4, 0, 1), start(4)]}),
-            json!({"now": 210, "event": done(4, "Revoked"), "actions": []}),
+            json!({"now": 210, "event": done(4, "Revoked"), "actions": [prepare(5, 0, 1), start(5), prepare(6, 0, 1)]}),
+            // One that was never handed over held nobody up.
+            json!({"now": 220, "event": done(6, "Failed"), "actions": []}),
+            json!({"now": 300, "actions": [{"Suspect": {"batch": 5}}, prepare(7, 0, 3), start(7)]}),
+            json!({"now": 350, "event": done(5, "Ran"), "actions": []}),
+            json!({"now": 400, "event": done(7, "Ran"), "actions": []}),
         ];
         let half = lines(&worker).chain(["{\"now\": 3".to_owned()]);
         let timed = Timed::recorded(lines(&[]), half).expect("a recording whose last line is half there");
-        assert_eq!(timed.ran, BTreeMap::from([((7, 1), vec![180.0, 40.0]), ((7, 2), vec![150.0])]));
+        let ran = [((7, 1), vec![180.0, 40.0]), ((7, 2), vec![150.0]), ((7, 3), vec![100.0])];
+        assert_eq!(timed.ran, BTreeMap::from(ran));
         let broken = ["{".to_owned()].into_iter().chain(lines(&worker));
         let broken = Timed::recorded(lines(&[]), broken).expect_err("half a line in the middle");
-        assert!(broken.starts_with("worker: line 1: "), "{broken}");
+        assert!(broken.starts_with("worker.jsonl: line 1: "), "{broken}");
     }
 
     #[test]
     fn an_input_is_decoded_from_when_it_is_sent_and_made_ready_from_when_it_is_bound() {
         let send = |key: u64| json!({"Send": {"key": key, "node": 1}});
-        let arrive = |key: u64| json!({"Arrive": {"key": key}});
+        let arrive = |key: u64, task: u64| json!({"Arrive": {"key": key, "class": {"task": task}}});
         let router = [
             json!({"now": 100, "actions": [send(1)]}),
             json!({"now": 200, "actions": [send(2)]}),
@@ -310,22 +384,30 @@ mod tests {
             json!({"now": 1_000, "actions": [send(3)]}),
         ];
         let worker = [
-            json!({"now": 300, "event": arrive(2), "actions": []}),
-            json!({"now": 400, "event": arrive(1), "actions": [prepare(1, 0, 2)]}),
-            json!({"now": 440, "event": {"Prepared": {"batch": 1}}, "actions": [start(1)]}),
-            json!({"now": 1_002, "event": arrive(3), "actions": []}),
+            json!({"now": 1, "event": {"Catalog": [{"id": 7, "task": 1}, {"id": 8, "task": 2}, {"id": 9, "task": 3}]}, "actions": []}),
+            json!({"now": 300, "event": arrive(2, 1), "actions": []}),
+            json!({"now": 400, "event": arrive(1, 1), "actions": [prepare(1, 0, 2)]}),
+            json!({"now": 440, "event": {"Prepared": {"batch": 1}}, "actions": [start(1), prepare(2, 0, 1)]}),
+            json!({"now": 450, "event": {"Prepared": {"batch": 2}}, "actions": []}),
+            json!({"now": 902, "event": arrive(3, 2), "actions": []}),
+            json!({"now": 1_004, "event": arrive(3, 2), "actions": []}),
             // Of a gateway that was not recorded.
-            json!({"now": 1_003, "event": arrive(4), "actions": []}),
+            json!({"now": 1_005, "event": arrive(4, 1), "actions": []}),
         ];
         let timed = Timed::recorded(lines(&router), lines(&worker)).expect("a recording");
-        assert_eq!(timed.decoded, Seen::of([100.0, 300.0, 2.0].into_iter()));
-        assert_eq!(timed.prepared, Seen::of([20.0].into_iter()));
-        // Both are beside the profile only where batches say anything.
+        assert_eq!(timed.decoded, BTreeMap::from([(1, vec![100.0, 300.0]), (2, vec![2.0, 4.0])]));
         let profile = profile(&[(1, 100.0)]);
-        assert_eq!(timed.beside([(7, &profile)].into_iter()).seen(7, &profile), None);
-        let ran = Timed { ran: BTreeMap::from([((7, 1), vec![100.0])]), ..timed };
-        let seen = ran.beside([(7, &profile)].into_iter()).seen(7, &profile).expect("one ran");
-        assert_eq!((seen.decode.mean_us, seen.prepare.mean_us), (134.0, 20.0));
+        let beside = timed.beside([(7, &profile), (8, &profile)].into_iter());
+        let seen = |variant: u64| beside.seen(variant, &profile, Micros(2)).expect("a profile");
+        assert_eq!((seen(7).decode.mean_us, seen(7).decode.var_us2), (198.0, 20_000.0));
+        // 50 us for three: 16.7 each, from which two together are 6.7 away, and one alone as far.
+        assert!((seen(7).prepare.mean_us - 50.0 / 3.0).abs() < 1e-9, "{:?}", seen(7));
+        assert!((seen(7).prepare.var_us2 - 400.0 / 9.0 * 0.75).abs() < 1e-9, "{:?}", seen(7));
+        // Another task's inputs are others, and what was not seen is as profiled.
+        assert_eq!(
+            (seen(8).decode.mean_us, seen(8).prepare.mean_us, seen(9).decode.mean_us),
+            (1.0, 1.0, 1.0)
+        );
     }
 
     fn profile(means: &[(u32, f64)]) -> Value {
@@ -334,37 +416,40 @@ mod tests {
         json!({"decode": stage, "prepare": stage, "latency": means.iter().map(point).collect::<Vec<_>>()})
     }
 
-    fn took(beside: &Beside, variant: u64, profile: &Value) -> Vec<BatchPoint> {
-        beside.took(variant, profile).expect("some ran")
+    fn took(timed: &Timed, variant: u64, profiles: &[(u64, &Value)]) -> Vec<(f64, f64)> {
+        let beside = timed.beside(profiles.iter().copied());
+        let profile = profiles.iter().find(|(of, _)| *of == variant).expect("its profile").1;
+        let points = beside.latency(variant, profile).expect("points");
+        points.iter().map(|point| (point.mean_us, point.var_us2)).collect()
     }
 
-    fn near(seen: impl Iterator<Item = f64>, expected: &[f64]) {
-        let seen: Vec<f64> = seen.collect();
+    fn near(seen: &[(f64, f64)], expected: &[(f64, f64)]) {
+        let close = |a: f64, b: f64| (a / b - 1.0).abs() < 0.02;
         assert_eq!(seen.len(), expected.len());
-        assert!(seen.iter().zip(expected).all(|(a, b)| (a / b - 1.0).abs() < 0.02), "{seen:?}");
+        let all = seen.iter().zip(expected).all(|(a, b)| close(a.0, b.0) && close(a.1, b.1));
+        assert!(all, "{seen:?}, not {expected:?}");
     }
 
     #[test]
-    fn sizes_that_ran_are_as_slow_as_they_were_and_others_as_all_that_ran() {
+    fn sizes_that_ran_are_as_slow_as_they_were_and_others_as_those_that_ran() {
         let (ran, idle) = (profile(&[(1, 100.0), (8, 400.0)]), profile(&[(1, 1_000.0)]));
         // Batches of one take half as long again, give or take a tenth of the profile; of eight none ran.
         let times = (0..2_000).map(|at| if at % 2 == 0 { 160.0 } else { 140.0 }).collect();
-        let batches = Timed { ran: BTreeMap::from([((7, 1), times)]), ..Timed::default() };
-        let beside = batches.beside([(7, &ran), (8, &idle)].into_iter());
-        assert!((beside.together().expect("some ran") - 1.5).abs() < 1e-9);
-        let here = took(&beside, 7, &ran);
-        near(here.iter().map(|point| point.mean_us), &[150.0, 600.0]);
-        near(here.iter().map(|point| point.var_us2), &[100.0, 1_600.0]);
-        near(here.iter().map(|point| point.p99_us), &[173.26, 693.0]);
-        near(took(&beside, 8, &idle).iter().map(|point| point.mean_us), &[1_500.0]);
+        let timed = Timed { ran: BTreeMap::from([((7, 1), times)]), ..Timed::default() };
+        let both = [(7, &ran), (8, &idle)];
+        near(&took(&timed, 7, &both), &[(150.0, 100.0), (600.0, 1_600.0)]);
+        // Another variant is slower too, and scatters as it is known to.
+        near(&took(&timed, 8, &both), &[(1_500.0, 4.0 * 2.25)]);
+        let (batches, ratio) = timed.beside(both.into_iter()).together().expect("some ran");
+        assert!((batches - 2_000.0).abs() < 1e-9 && (ratio - 1.5).abs() < 1e-9);
     }
 
     #[test]
-    fn few_batches_say_little_and_none_nothing() {
+    fn one_batch_says_a_ninth_of_its_size_and_nothing_of_scatter() {
         let profile = profile(&[(1, 100.0)]);
-        let batches = Timed { ran: BTreeMap::from([((7, 1), vec![1_000.0])]), ..Timed::default() };
-        let few = took(&batches.beside([(7, &profile)].into_iter()), 7, &profile);
-        assert!((110.0..400.0).contains(&few[0].mean_us), "{few:?}");
-        assert_eq!(Timed::default().beside([(7, &profile)].into_iter()).took(7, &profile), None);
+        let timed = Timed { ran: BTreeMap::from([((7, 1), vec![1_000.0])]), ..Timed::default() };
+        near(&took(&timed, 7, &[(7, &profile)]), &[(200.0, 4.0)]);
+        near(&took(&Timed::default(), 7, &[(7, &profile)]), &[(100.0, 4.0)]);
+        assert_eq!(Timed::default().beside([(7, &profile)].into_iter()).together(), None);
     }
 }

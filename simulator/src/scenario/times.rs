@@ -2,25 +2,24 @@
 
 use super::live::{Live, list, text};
 use super::timed::Beside;
+use modelless_types::Micros;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of times besides profiles.
 pub(super) enum Known<'a> {
-    /// What a recorded node took, of how many batches that is known, and which numbers variants of tasks have there.
+    /// What a recorded node took, and which numbers variants of tasks have there.
     Timed {
-        beside: Beside,
-        batches: usize,
+        beside: Beside<'a>,
         ids: BTreeMap<(&'a str, &'a str), u64>,
     },
     Slowdowns(Slowdowns<'a>),
 }
 
 impl<'a> Known<'a> {
-    /// A recording does not tell its node's class of devices, so it counts where there is one class only.
-    pub(super) fn of(live: &'a Live, classes: &BTreeSet<&str>) -> Self {
-        let recorded = live.timed.as_ref().filter(|timed| classes.len() == 1 && timed.batches() > 0);
-        let Some(timed) = recorded else { return Self::Slowdowns(Slowdowns::of(live)) };
+    /// A recording does not tell its node's class of devices, so it counts where there is one class only. Whoever named one that does not count is told.
+    pub(super) fn of(live: &'a Live, classes: &BTreeSet<&str>) -> Result<Self, String> {
+        let Some(timed) = live.timed.as_ref() else { return Ok(Self::Slowdowns(Slowdowns::of(live))) };
         let ids: BTreeMap<_, u64> = list(&live.variants, "variants")
             .iter()
             .filter_map(|v| Some(((text(v, "task"), text(v, "name")), v["id"].as_u64()?)))
@@ -30,16 +29,31 @@ impl<'a> Known<'a> {
             let id = ids.get(&(text(entry, "task"), text(entry, "variant")))?;
             here.then_some((*id, &entry["profile"]))
         });
-        Self::Timed { beside: timed.beside(profiles), batches: timed.batches(), ids }
+        let beside = timed.beside(profiles);
+        let why = if classes.len() > 1 {
+            let all: Vec<&str> = classes.iter().copied().collect();
+            format!(
+                "a recording does not tell of which class of devices it is, and there are several: {}",
+                all.join(", ")
+            )
+        } else if beside.together().is_none() {
+            "it has no batch that ended of any variant of this server".to_owned()
+        } else {
+            return Ok(Self::Timed { beside, ids });
+        };
+        if live.timed_is_asked {
+            return Err(format!("the recording says nothing of how long things take here: {why}"));
+        }
+        Ok(Self::Slowdowns(Slowdowns::of(live)))
     }
 
-    /// Puts beside a profile, or into it, what was seen of times.
-    pub(super) fn correct(&self, entry: &mut Value) {
+    /// Puts beside a profile, or into it, what was seen of times. `way` is simulated besides.
+    pub(super) fn correct(&self, entry: &mut Value, way: Micros) {
         match self {
-            Self::Timed { beside, ids, .. } => {
+            Self::Timed { beside, ids } => {
                 let id = ids.get(&(text(entry, "task"), text(entry, "variant")));
-                if let Some(seen) = id.and_then(|id| beside.seen(*id, &entry["profile"])) {
-                    // The profile stays what the simulated nodes begin with, as the live ones did.
+                if let Some(seen) = id.and_then(|id| beside.seen(*id, &entry["profile"], way)) {
+                    // The profile stays what whoever decides begins with, as live.
                     entry["seen"] = json!(seen);
                 }
             }
@@ -50,10 +64,10 @@ impl<'a> Known<'a> {
     /// For people.
     pub(super) fn told(&self) -> String {
         match self {
-            Self::Timed { beside, batches, .. } => {
-                let together = beside.together().unwrap_or(1.0);
+            Self::Timed { beside, .. } => {
+                let (batches, ratio) = beside.together().unwrap_or((0.0, 1.0));
                 format!(
-                    "{batches} recorded batches took them ({together:.2} times what profiles say), with decoding"
+                    "{batches:.0} recorded batches and their inputs took them (batches {ratio:.2} times what profiles say)"
                 )
             }
             Self::Slowdowns(seen) => format!("nodes have corrected them{}", seen.told()),

@@ -88,5 +88,25 @@ fn what_was_recorded_is_simulated_with_its_arrivals_and_bounds() -> Result<()> {
     // The last of all comes when the recording ends, and that is not simulated any more.
     ensure!(offered.iter().sum::<u64>() >= 2 && offered.len() == 2, "{report}");
     ensure!(report["outcome"]["total"]["accuracy"].as_f64() >= Some(0.9), "{report}");
+    // Things take what they took while it was recorded, here or in another recording.
+    let took = "recorded batches and their inputs took them";
+    ensure!(
+        String::from_utf8_lossy(&output.stderr).contains(took),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let nothing = tempfile::tempdir()?;
+    let (other, nothing) = (folder.clone(), nothing.path().to_str().context("a plain path")?.to_owned());
+    let times_of = |of: &str| server.command(&[&args[..], &["--times-of", of]].concat());
+    ensure!(
+        serde_json::from_slice::<Value>(&times_of(&other)?.stdout)? == report,
+        "the same times, another report"
+    );
+    let refused = times_of(&nothing)?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(!refused.status.success() && said.contains("router.jsonl"), "{said}");
+    let refused = server.command(&[&args[..], &["--load", "2"]].concat())?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(!refused.status.success() && said.contains("a recording has no rates"), "{said}");
     server.stop()
 }

@@ -1,9 +1,9 @@
 //! Whether what is simulated is what happens: a server answers real pictures with real models, and what came of it stands beside what
 //! `modelless simulate --from-live --recording` says of the very same arrivals.
 //!
-//! Nothing of the simulator was fitted to this: the server measures its profiles as ever, the traffic is a recorded day of ServeGen's m-small
+//! Nothing of the simulator was fitted to this but what things took: the server measures its profiles as ever, the traffic is a recorded day of ServeGen's m-small
 //! pressed into a minute, of four kinds of queries (a low or a high floor, a tight or a loose bound). How long things take beside all that decodes
-//! and asks on the same machine is taken from the recording of *another* round, which drew other arrivals; what its own recording would have led to stands beside it. Live figures are those of who asks, over
+//! and asks on the same machine is taken from the recording of *another* round of the same load, which drew other arrivals (in the short form, of one round, from its own); what its own recording would have led to stands beside it. Live figures are those of who asks, over
 //! HTTP, pictures and all; a query counts from when it should have come. Beside them stand those of the gateway, from when a query is routed until its
 //! answer is there: what lies between the two is the way over HTTP and the making of tensors, of which the simulator knows nothing.
 //!
