@@ -382,6 +382,7 @@ fn variant(name: &str, latency: Vec<BatchPoint>, max_batch: u32) -> VariantSpec 
         threads: 1,
         latency,
         decode: StageTime { mean_us: 1.0, var_us2: 0.0, samples: 0 },
+        decoded: Vec::new(),
         prepare: StageTime { mean_us: 1.0, var_us2: 0.0, samples: 0 },
         memory: Bytes::from_mib(10),
         load_time: Micros::from_millis(20),

@@ -52,6 +52,7 @@ pub fn fashion_mnist() -> TaskSpec {
             threads: 1,
             latency: vec![point(1, one), point(32, full)],
             decode: StageTime { mean_us: 5.0, var_us2: 1.0, samples: 0 },
+            decoded: Vec::new(),
             prepare: StageTime { mean_us: 1.0, var_us2: 0.04, samples: 0 },
             // A session takes its weights twice (file and prepacked) and about 3 MiB besides.
             memory: Bytes(2 * kib * 1_024) + Bytes::from_mib(3),

@@ -377,8 +377,8 @@ impl World<'_> {
     fn decode_time(&mut self, at: usize, query: &Query) -> Micros {
         let admitted =
             |v: &&Known<'_>| v.task == query.class.task && query.class.admits.contains(v.spec.ordinal);
-        let decode = self.known.all_on(at).find(admitted).map(|v| VariantSpec::stage(v.spec.decode));
-        self.rng_runs.duration(decode.unwrap_or(Moments::ZERO))
+        let like = self.known.all_on(at).find(admitted);
+        like.map_or(Micros::ZERO, |v| v.spec.decoding(&mut self.rng_runs))
     }
 
     pub(crate) fn decoded(&mut self, at: usize, key: QueryKey) -> Result<(), Error> {

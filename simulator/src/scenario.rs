@@ -13,6 +13,7 @@ mod unknown;
 
 pub(crate) use traffic::servegen_clients;
 
+use crate::rng::Rng;
 use modelless_decision::route::{Limits, TaskInfo, VariantInfo};
 use modelless_decision::worker::{DeviceConfig, WorkerConfig, WorkerVariant};
 use modelless_decision::{Moments, RunModel};
@@ -114,6 +115,10 @@ pub struct VariantSpec {
     pub latency: Vec<BatchPoint>,
     /// Decoding one input.
     pub decode: StageTime,
+    /// What decoding took of inputs like those that come, in microseconds, each as often as any: mean and variance do not tell of a few that are
+    /// a hundred times as large. None: as above.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decoded: Vec<f64>,
     /// Writing one input into a batch.
     pub prepare: StageTime,
     /// Memory of a replica.
@@ -427,6 +432,14 @@ impl VariantSpec {
     /// How long it truly takes on a class of devices.
     pub(crate) fn truth(&self, class: &str) -> Option<RunModel> {
         self.model_of(self.behaviour(class)?.latency)
+    }
+
+    /// What decoding an input takes, as luck has it.
+    pub(crate) fn decoding(&self, rng: &mut Rng) -> Micros {
+        if self.decoded.is_empty() {
+            return rng.duration(Self::stage(self.decode));
+        }
+        Moments { mean: self.decoded[rng.below(self.decoded.len())], var: 0.0 }.mean()
     }
 
     pub(crate) fn stage(time: StageTime) -> Moments {

@@ -45,6 +45,7 @@ pub(super) fn variant(name: &str, id: u32, ppm: u32, batch_ms: &[(u32, u64)], lo
         threads: 1,
         latency,
         decode: StageTime::default(),
+        decoded: Vec::new(),
         prepare: StageTime::default(),
         memory: Bytes::from_mib(10),
         load_time: load,

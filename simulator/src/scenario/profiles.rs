@@ -21,6 +21,7 @@ pub(crate) struct Row {
     pub(crate) accuracy: Accuracy,
     pub(crate) latency: Vec<BatchPoint>,
     pub(crate) decode: StageTime,
+    pub(crate) decoded: Vec<f64>,
     pub(crate) prepare: StageTime,
     pub(crate) memory_mib: f64,
     pub(crate) load_ms: f64,
@@ -34,6 +35,9 @@ pub(crate) struct Row {
 pub(crate) struct Seen {
     pub(crate) latency: Vec<BatchPoint>,
     pub(crate) decode: StageTime,
+    /// By evenly spaced parts of all, where that was seen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) decoded: Vec<f64>,
     pub(crate) prepare: StageTime,
 }
 
@@ -123,7 +127,8 @@ fn exported(import: &Import, text: &str) -> Result<Vec<Row>, String> {
         let assumed = import.assumed(&entry.variant);
         let profiled = entry.seen.as_ref().and_then(|_| RunModel::from_profile(&entry.profile));
         let Profile { latency, decode, prepare, memory, load_time, accuracy, .. } = entry.profile;
-        let Seen { latency, decode, prepare } = entry.seen.unwrap_or(Seen { latency, decode, prepare });
+        let profile = Seen { latency, decode, decoded: Vec::new(), prepare };
+        let Seen { latency, decode, decoded, prepare } = entry.seen.unwrap_or(profile);
         Some(Row {
             model: if entry.model.is_empty() { entry.variant.clone() } else { entry.model },
             variant: entry.variant,
@@ -132,6 +137,7 @@ fn exported(import: &Import, text: &str) -> Result<Vec<Row>, String> {
             max_batch: assumed.max_batch.unwrap_or(latency.last()?.batch),
             latency,
             decode,
+            decoded,
             prepare,
             profiled,
             memory_mib: assumed.memory_mib.map_or(float(memory.0) / 1_048_576.0, float),
@@ -202,6 +208,7 @@ fn published(import: &Import, text: &str) -> Result<Vec<Row>, String> {
             accuracy,
             latency,
             decode: StageTime::default(),
+            decoded: Vec::new(),
             prepare: StageTime::default(),
             memory_mib,
             load_ms,
@@ -236,6 +243,7 @@ fn linear(import: &Import, text: &str) -> Result<Vec<Row>, String> {
             accuracy: accuracy.ok_or_else(|| import.lacks(&variant, "accuracy"))?,
             latency: if max_batch > 1 { vec![at(1), at(max_batch)] } else { vec![at(1)] },
             decode: StageTime::default(),
+            decoded: Vec::new(),
             prepare: StageTime::default(),
             memory_mib: float(memory_mib),
             load_ms: assumed.load_ms.unwrap_or(line.number("load_ms")?),

@@ -250,14 +250,23 @@ impl Beside<'_> {
         Some((all.count, all.mean()?))
     }
 
-    /// What things took of a variant, at the sizes that its profile has. `None` where the profile has none.
+    /// What things took of a variant (`way` is simulated besides), at the sizes that its profile has. `None` where the profile has none.
     pub(super) fn seen(&self, variant: u64, profile: &Value, way: Micros) -> Option<profiles::Seen> {
         let profiled = |name: &str| serde_json::from_value::<StageTime>(profile[name].clone()).ok();
         let task = self.timed.tasks.get(&variant);
-        let decoded = task.and_then(|task| self.timed.decoded.get(task)).map(|all| decoding(all, way));
+        let all = task.and_then(|task| self.timed.decoded.get(task)).map_or(&[][..], Vec::as_slice);
+        let mut decoded: Vec<f64> = all.iter().map(|us| (us - micros(way.0)).max(0.0)).collect();
+        decoded.sort_by(f64::total_cmp);
+        let decode = Seen::of(&decoded);
+        let decode = decode.mean().map(|mean_us| StageTime {
+            mean_us,
+            var_us2: decode.var().unwrap_or_default(),
+            samples: samples(decode.count),
+        });
         Some(profiles::Seen {
             latency: self.latency(variant, profile)?,
-            decode: decoded.or_else(|| profiled("decode"))?,
+            decode: decode.or_else(|| profiled("decode"))?,
+            decoded: parts(&decoded),
             prepare: self.prepared(variant).or_else(|| profiled("prepare"))?,
         })
     }
@@ -298,15 +307,13 @@ impl Beside<'_> {
     }
 }
 
-/// Decoding, without the way that is simulated beside it.
-fn decoding(all: &[f64], way: Micros) -> StageTime {
-    let alone: Vec<f64> = all.iter().map(|us| (us - micros(way.0)).max(0.0)).collect();
-    let seen = Seen::of(&alone);
-    StageTime {
-        mean_us: seen.mean().unwrap_or_default(),
-        var_us2: seen.var().unwrap_or_default(),
-        samples: samples(seen.count),
-    }
+/// So many of what was seen are kept of decoding, at most.
+const PARTS: usize = 256;
+
+/// Those in the middle of evenly spaced parts of what rises.
+fn parts(all: &[f64]) -> Vec<f64> {
+    let count = all.len().min(PARTS);
+    (0..count).map(|part| all[(2 * part + 1) * all.len() / (2 * count)]).collect()
 }
 
 #[expect(
@@ -400,6 +407,7 @@ mod tests {
         let beside = timed.beside([(7, &profile), (8, &profile)].into_iter());
         let seen = |variant: u64| beside.seen(variant, &profile, Micros(2)).expect("a profile");
         assert_eq!((seen(7).decode.mean_us, seen(7).decode.var_us2), (198.0, 20_000.0));
+        assert_eq!((seen(7).decoded, seen(9).decoded), (vec![98.0, 298.0], vec![]));
         // 50 us for three: 16.7 each, from which two together are 6.7 away, and one alone as far.
         assert!((seen(7).prepare.mean_us - 50.0 / 3.0).abs() < 1e-9, "{:?}", seen(7));
         assert!((seen(7).prepare.var_us2 - 400.0 / 9.0 * 0.75).abs() < 1e-9, "{:?}", seen(7));
@@ -442,6 +450,15 @@ mod tests {
         near(&took(&timed, 8, &both), &[(1_500.0, 4.0 * 2.25)]);
         let (batches, ratio) = timed.beside(both.into_iter()).together().expect("some ran");
         assert!((batches - 2_000.0).abs() < 1e-9 && (ratio - 1.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn few_that_are_much_larger_are_among_the_parts_as_often_as_among_all() {
+        let all: Vec<f64> = (0..10_000).map(|at| if at < 9_800 { 1.0 } else { 100.0 }).collect();
+        let parts = parts(&all);
+        assert_eq!((parts.len(), parts.iter().filter(|us| **us > 50.0).count()), (256, 5));
+        assert_eq!(super::parts(&[1.0, 2.0, 3.0]), [1.0, 2.0, 3.0]);
+        assert_eq!(super::parts(&[]), Vec::<f64>::new());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{Ask, Cluster, Ev, Ran, State};
 use crate::check::Broken;
 use crate::outcome::{Outcome, ratio};
-use modelless_decision::{Moments, Rank};
+use modelless_decision::Rank;
 use modelless_types::{Bytes, CostPer1k, Micros, Time, VariantId};
 
 /// What a policy is to be told.
@@ -108,9 +108,8 @@ impl Cluster<'_> {
             let admits = |v: &&crate::known::Known<'_>| {
                 v.task == admitted.class.task && admitted.class.admits.contains(v.spec.ordinal)
             };
-            let decode =
-                self.known.all_on(near).find(admits).map(|v| crate::VariantSpec::stage(v.spec.decode));
-            self.runs.duration(decode.unwrap_or(Moments::ZERO))
+            let like = self.known.all_on(near).find(admits);
+            like.map_or(Micros::ZERO, |v| v.spec.decoding(&mut self.runs))
         };
         let came = self.now + self.way(near) + decode;
         let due = self.now + admitted.latency;
