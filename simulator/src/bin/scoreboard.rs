@@ -196,10 +196,11 @@ fn ideas(files: &[&Path], plan: &Plan, out: Option<&Path>) -> Result<(), String>
             eprintln!("{} {:.2} without {}: {violations:.2} % violated", one.scenario, one.load, one.idea);
         });
         all.extend(here.map_err(|error| error.to_string())?);
-        if out.is_some() || at + 1 == files.len() {
+        let whole = at + 1 == files.len();
+        if out.is_some() || whole {
             let text = ablation::markdown(&all, plan.seeds.len(), plan.seconds);
             let raw = serde_json::to_string_pretty(&all).map_err(|e| e.to_string())? + "\n";
-            told(out, ("ablation.md", &text), ("ablation.json", &raw))?;
+            told(out, "ablation", whole, &text, &raw)?;
         }
     }
     Ok(())
@@ -226,21 +227,29 @@ fn times(files: &[&Path], options: &Options) -> Result<(), String> {
             if whole || options.out.is_some() {
                 let raw = serde_json::to_string_pretty(&all).map_err(|e| e.to_string())? + "\n";
                 let text = starts::markdown(&all, "cargo xtask scoreboard --starts");
-                told(options.out.as_deref(), ("starts.md", &text), ("starts.json", &raw))?;
+                told(options.out.as_deref(), "starts", whole, &text, &raw)?;
             }
         }
     }
     Ok(())
 }
 
-/// Writes a text and what it was made of, or tells the text where there is no folder.
-fn told(folder: Option<&Path>, text: (&str, &str), raw: (&str, &str)) -> Result<(), String> {
+/// Writes a text and what it was made of, or tells the text where there is no folder. What is not whole yet has a name of its own: it replaces nothing.
+fn told(folder: Option<&Path>, name: &str, whole: bool, text: &str, raw: &str) -> Result<(), String> {
     let Some(folder) = folder else {
-        return std::io::stdout().write_all(text.1.as_bytes()).map_err(|error| error.to_string());
+        return std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string());
     };
     fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    write(&folder.join(raw.0), raw.1)?;
-    write(&folder.join(text.0), text.1)
+    let so_far = |end: &str| folder.join(format!("{name}.so-far.{end}"));
+    for (end, text) in [("json", raw), ("md", text)] {
+        if whole {
+            write(&folder.join(format!("{name}.{end}")), text)?;
+            let _ = fs::remove_file(so_far(end)); // there is none where one scenario was all
+        } else {
+            write(&so_far(end), text)?;
+        }
+    }
+    Ok(())
 }
 
 /// What papers claim, and what is seen.
@@ -255,7 +264,7 @@ fn claims(worlds: &Path, out: Option<&Path>) -> Result<(), String> {
         found.push(seen);
     }
     let raw = serde_json::to_string_pretty(&found).map_err(|e| e.to_string())? + "\n";
-    told(out, ("published.md", &published::markdown(&found)), ("published.json", &raw))
+    told(out, "published", true, &published::markdown(&found), &raw)
 }
 
 /// The search of everybody's parameters.

@@ -467,6 +467,13 @@ mod tests {
         let truth = good.truth("cpu:x").expect("it runs there").uncorrected(1).mean();
         assert!(truth.0.abs_diff(10_000 + 80_000 / 9) < 2, "{truth}");
         assert_eq!((good.decode.mean_us, told.run.service().mean().0), (1_440.0, 10_007));
+        // Inputs are drawn from those that were seen.
+        let mut rng = crate::rng::Rng::new(1, "drawn");
+        let drawn: BTreeSet<u64> = (0..64).map(|_| good.decoding(&mut rng).0).collect();
+        assert_eq!(drawn, BTreeSet::from([940, 1_940]));
+        let known = crate::known::Catalog::new(&world);
+        let known = known.on(0, good.id).expect("it runs there");
+        assert!(known.run.uncorrected(1).mean() > known.told.uncorrected(1).mean());
         // What is kept is the same world when it is read again.
         let again: File = File::parse(&toml::to_string(&written.file).expect("TOML")).expect("a scenario");
         assert_eq!(Written { file: again, ..written }.build(1.0).expect("a world"), world);

@@ -50,11 +50,6 @@ impl Timed {
         Ok(node.timed)
     }
 
-    /// How many batches there are.
-    pub fn batches(&self) -> usize {
-        self.ran.values().map(Vec::len).sum()
-    }
-
     /// Beside what profiles say.
     pub(super) fn beside<'a>(&self, profiles: impl Iterator<Item = (u64, &'a Value)>) -> Beside<'_> {
         let mut ran: BTreeMap<u64, Vec<(u32, Seen)>> = BTreeMap::new();
