@@ -6,7 +6,7 @@
 
 use super::file::{Application, Arrivals, File, Import, Loading, Network, Planner, Pool, Renting, Task};
 use super::timed::Timed;
-use super::times::Known;
+use super::times::Times;
 use modelless_decision::route;
 use modelless_types::{Accuracy, Prefer, VariantId};
 use serde_json::{Value, json};
@@ -186,7 +186,7 @@ pub fn written(live: &Live, changes: &Changes) -> Result<Written, String> {
         let known: Vec<&str> = asked_tasks.iter().copied().collect();
         return Err(format!("nothing is asked of a task {unknown}; it is of {}", known.join(", ")));
     }
-    let seen = Known::of(live, &classes)?;
+    let seen = Times::of(live, &classes)?;
     let network = Network::default();
     let way = super::traffic::micros((network.one_way_ms + network.jitter_ms) / 1e3)?;
     let (mut task, mut beside) = (Vec::new(), BTreeMap::new());

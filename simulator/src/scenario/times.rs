@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of times besides profiles.
-pub(super) enum Known<'a> {
+pub(super) enum Times<'a> {
     /// What a recorded node took, and which numbers variants of tasks have there.
     Timed {
         beside: Beside<'a>,
@@ -16,7 +16,7 @@ pub(super) enum Known<'a> {
     Slowdowns(Slowdowns<'a>),
 }
 
-impl<'a> Known<'a> {
+impl<'a> Times<'a> {
     /// A recording does not tell its node's class of devices, so it counts where there is one class only. Whoever named one that does not count is told.
     pub(super) fn of(live: &'a Live, classes: &BTreeSet<&str>) -> Result<Self, String> {
         let Some(timed) = live.timed.as_ref() else { return Ok(Self::Slowdowns(Slowdowns::of(live))) };
